@@ -1,0 +1,47 @@
+# Each target does all of its own set-up. Nothing is needed but Python 3.11 or newer and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup test test-all lint format bench clean
+
+help:
+	@echo "make setup     a virtual environment in $(VENV) with everything, development tools included"
+	@echo "make test      lint, types and tests (what CI runs)"
+	@echo "make test-all  the same with the slow tests"
+	@echo "make lint      lint and types alone"
+	@echo "make format    let ruff format the code"
+	@echo "make bench     the engine's benchmark: processes against Ray"
+	@echo "make clean     remove the virtual environment and all caches"
+
+setup: $(READY)
+
+# The lock first: it decides all versions. The package itself then adds none.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Outplay needs Python 3.11 or newer, and $(PYTHON) is %d.%d: make PYTHON=python3.11" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python benchmarks/engine.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

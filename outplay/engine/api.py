@@ -1,0 +1,198 @@
+"""The engine's public functions: `init`, `put`, `get`, `wait`, `reserve`, `kill`, `shutdown`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outplay.engine.base import Engine, Ref
+from outplay.engine.options import Reservation, parse_bundles
+from outplay.engine.remote import ActorHandle
+from outplay.errors import EngineError, nearest
+
+ENGINES = ("inline", "process", "ray")
+
+
+@dataclass(frozen=True)
+class Settings:
+    engine: str
+    num_cpus: int | None
+    address: str | None
+    object_store_bytes: int | None
+
+
+_lock = threading.RLock()
+_engine: Engine | None = None
+_settings: Settings | None = None
+_worker = False
+
+
+def init(
+    engine: str = "process",
+    num_cpus: int | None = None,
+    address: str | None = None,
+    object_store_bytes: int | None = None,
+) -> None:
+    """Choose where things run and start it. Without it, the first remote call starts `process`.
+
+    engine              "inline" (this process, one thing after another), "process" (processes on this machine) or
+                        "ray" (a Ray cluster)
+    num_cpus            how many tasks run at once; one for each core of this machine unless given
+    address             Ray only: "auto" or "host:port" joins a cluster; without it, $RAY_ADDRESS or a Ray of our own
+    object_store_bytes  how much shared memory objects may take; 30 % of this machine's unless given
+
+    >>> outplay.init()
+    >>> outplay.init("ray", address="auto")
+    """
+    global _engine, _settings
+    settings = _checked(Settings(engine, num_cpus, address, object_store_bytes))
+    with _lock:
+        if _worker:
+            return  # inside a task or actor the engine runs already, whatever the imported program asks for
+        if _engine is not None:
+            if settings == _settings:
+                return
+            raise EngineError(
+                f"the engine runs already with {_settings}; call outplay.shutdown() before init() with other settings"
+            )
+        _engine, _settings = _start(settings), settings
+
+
+def _checked(settings: Settings) -> Settings:
+    if settings.engine not in ENGINES:
+        raise ValueError(f"no engine {settings.engine!r}{nearest(str(settings.engine), ENGINES)}")
+    if settings.address is not None and settings.engine != "ray":
+        raise ValueError(f"address={settings.address!r} is for engine='ray'; {settings.engine!r} runs on this machine")
+    for name in ("num_cpus", "object_store_bytes"):
+        value = getattr(settings, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ValueError(f"{name} is to be a whole number of at least 1, not {value!r}")
+    return settings
+
+
+def _start(settings: Settings) -> Engine:
+    # Imported here: an engine that is not used costs nothing, and Ray need not be installed.
+    if settings.engine == "inline":
+        from outplay.engine.inline import InlineEngine
+
+        return InlineEngine(settings.num_cpus)
+    if settings.engine == "process":
+        from outplay.engine.process.driver import start_process_engine
+
+        return start_process_engine(settings.num_cpus, settings.object_store_bytes)
+    from outplay.engine.ray import start_ray_engine
+
+    return start_ray_engine(settings.num_cpus, settings.address, settings.object_store_bytes)
+
+
+def engine() -> Engine:
+    """The running engine; starts the default one if there is none."""
+    if _engine is None:
+        init()
+    assert _engine is not None
+    return _engine
+
+
+def is_initialized() -> bool:
+    return _engine is not None
+
+
+def attach(running: Engine) -> None:
+    """For a worker: `running` is the engine of all remote calls made in this process."""
+    global _engine, _worker
+    _engine, _worker = running, True
+
+
+def shutdown() -> None:
+    """End the engine and everything this program started in it. Without an engine it does nothing."""
+    global _engine, _settings
+    with _lock:
+        if _worker:
+            raise EngineError("shutdown() is for the program that started the engine, not for its tasks and actors")
+        ended, _engine, _settings = _engine, None, None
+    if ended is not None:
+        ended.shutdown()
+
+
+def _forget_in_forked_child() -> None:
+    global _engine, _settings, _lock
+    _engine, _settings, _lock = None, None, threading.RLock()
+
+
+def _shutdown_at_exit() -> None:
+    if not _worker:
+        shutdown()
+
+
+atexit.register(_shutdown_at_exit)
+os.register_at_fork(after_in_child=_forget_in_forked_child)
+
+
+def put(value: Any) -> Ref:
+    """Store an object once, for any number of calls to read.
+
+    >>> model = outplay.put(weights)
+    >>> refs = [gradient.remote(model, seed) for seed in range(10)]
+    """
+    if isinstance(value, Ref):
+        raise TypeError("put() was given a Ref; what it stands for is in the store already")
+    return engine().put(value)
+
+
+def get(refs: Ref | Sequence[Ref], timeout: float | None = None) -> Any:
+    """The object behind a Ref, or the list of objects behind a list of Refs; waits until they are there.
+
+    Raises what the remote code raised, as `TaskError`; and `GetTimeoutError` after `timeout` seconds.
+    """
+    _check_timeout(timeout)
+    if isinstance(refs, Ref):
+        return engine().get([refs], timeout)[0]
+    return engine().get(_checked_refs("get", refs), timeout)
+
+
+def wait(
+    refs: Sequence[Ref], num_returns: int = 1, timeout: float | None = None
+) -> tuple[list[Ref], list[Ref]]:
+    """Wait until `num_returns` of the Refs are ready, or `timeout` is over: (ready, the others), in order."""
+    _check_timeout(timeout)
+    checked = _checked_refs("wait", refs)
+    if len(set(checked)) != len(checked):
+        raise ValueError("wait() was given the same Ref twice")
+    if not 1 <= num_returns <= len(checked):
+        raise ValueError(f"wait() of {len(checked)} Refs cannot wait for num_returns={num_returns}")
+    return engine().wait(checked, num_returns, timeout)
+
+
+def _checked_refs(call: str, refs: Any) -> list[Ref]:
+    if not isinstance(refs, (list, tuple)):
+        raise TypeError(f"{call}() takes Refs, or a list of them, not {type(refs).__name__}")
+    for position, ref in enumerate(refs):
+        if not isinstance(ref, Ref):
+            raise TypeError(f"{call}(): item {position} of the list is a {type(ref).__name__}, not a Ref")
+    return list(refs)
+
+
+def _check_timeout(timeout: Any) -> None:
+    if timeout is not None and (not isinstance(timeout, (int, float)) or timeout < 0):
+        raise ValueError(f"timeout is to be a number of seconds, or None for no limit, not {timeout!r}")
+
+
+def reserve(bundles: list[dict[str, float]], timeout: float | None = None) -> Reservation:
+    """Hold resources for a group that must run together: all of them or none. Waits until they are free.
+
+    >>> group = outplay.reserve([{"num_cpus": 1}, {"num_cpus": 1}])
+    >>> players = [Player.options(num_cpus=1, reservation=group).remote() for _ in range(2)]
+    """
+    _check_timeout(timeout)
+    return engine().reserve(parse_bundles(bundles), timeout)
+
+
+def kill(handle: ActorHandle) -> None:
+    """End an actor now. Calls that wait or run fail with `ActorDiedError`; it is not restarted."""
+    if not isinstance(handle, ActorHandle):
+        raise TypeError(f"kill() takes an actor's handle, not {type(handle).__name__}")
+    engine().kill(handle._token)

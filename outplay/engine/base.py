@@ -1,0 +1,176 @@
+"""What an engine is, and the few types that all engines share.
+
+    ref = engine.put(model)
+    refs = engine.submit(callee, args, kwargs, options)          # a task
+    token = engine.create(callee, args, kwargs, options)         # an actor
+    refs = engine.call(token, method, args, kwargs, options)     # a call of one of its methods
+    values = engine.get(refs, timeout)
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol
+
+from outplay.engine.options import Options, Reservation
+from outplay.engine.typed import UNKNOWN, TypedSignature
+from outplay.errors import RemoteExceptionStandIn, TaskError, TypeMismatchError
+
+
+class Ref:
+    """A handle on an object in the engine's store: the future result of a call, or what `put` stored."""
+
+    __slots__ = ("__weakref__", "_type")
+    _type: Any  # what is known of the type of the object; UNKNOWN if nothing is
+
+    @property
+    def id(self) -> Hashable:
+        raise NotImplementedError  # pragma: no cover - every engine's Ref has one
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and type(self) is type(other) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __copy__(self) -> Ref:
+        return self
+
+    def __deepcopy__(self, _: object) -> Ref:
+        return self
+
+    def __repr__(self) -> str:
+        shown = f"{self.id:x}" if isinstance(self.id, int) else str(self.id)
+        return f"Ref({shown})"
+
+
+@dataclass(eq=False)
+class Callee:
+    """A user's function or class as the engines see it. One per declaration: engines cache their exports on it."""
+
+    target: Any
+    name: str
+    signature: TypedSignature | None = None  # of a typed function, or of a typed class's constructor
+    methods: dict[str, TypedSignature | None] = field(default_factory=dict)
+    exports: dict[Any, Any] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "exports": {}}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of an actor: what a call needs to know of it."""
+
+    actor_name: str
+    name: str
+    signature: TypedSignature | None
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.actor_name}.{self.name}"
+
+
+class Engine(Protocol):
+    """Where things run. `inline`, `process` and `ray` are the three; they mean the same."""
+
+    name: str
+
+    def put(self, value: Any) -> Ref: ...
+    def get(self, refs: list[Ref], timeout: float | None) -> list[Any]: ...
+    def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]: ...
+    def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]: ...
+    def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Any: ...
+    def call(
+        self, token: Any, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int
+    ) -> list[Ref]: ...
+    def kill(self, token: Any) -> None: ...
+    def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation: ...
+    def release(self, reservation: Reservation) -> None: ...
+    def shutdown(self) -> None: ...
+
+
+def result_types(signature: TypedSignature | None, num_returns: int) -> list[Any]:
+    return [UNKNOWN] * num_returns if signature is None else signature.result_types(num_returns)
+
+
+def invoke(
+    name: str,
+    function: Callable[..., Any],
+    arguments: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]],
+    num_returns: int,
+    signature: TypedSignature | None,
+) -> list[Any]:
+    """Run remote code and return its results, one for each Ref; raise only TaskError or TypeMismatchError.
+
+    `arguments` is called here because making them runs the user's code too (unpickling imports their modules).
+    KeyboardInterrupt passes: it is the user's, not the remote code's.
+    """
+    try:
+        args, kwargs = arguments()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if isinstance(error, CarriedError):
+            raise error.original from None
+        raise task_error(name, error, error.__traceback__) from None
+    if signature is not None:
+        signature.check_call(args, kwargs)
+    try:
+        value = function(*args, **kwargs)
+        results = split(name, value, num_returns)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise task_error(name, error, error.__traceback__.tb_next if error.__traceback__ else None) from None
+    if signature is not None:
+        signature.check_results(results)
+    return results
+
+
+class CarriedError(Exception):
+    """An argument's Ref stands for an error: the call fails with that error, as if `get` had been called."""
+
+    def __init__(self, original: BaseException) -> None:
+        super().__init__(original)
+        self.original = original
+
+
+def split(name: str, value: Any, num_returns: int) -> list[Any]:
+    if num_returns == 1:
+        return [value]
+    if not isinstance(value, (tuple, list)) or len(value) != num_returns:
+        given = f"{len(value)} values" if isinstance(value, (tuple, list)) else f"one {type(value).__name__}"
+        raise ValueError(f"{name} is to return {num_returns} values (num_returns), but returned {given}")
+    return list(value)
+
+
+def task_error(name: str, error: BaseException, trace: TracebackType | None) -> TaskError:
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    return TaskError(name, text, sendable(error))
+
+
+def sendable(error: BaseException) -> BaseException:
+    """`error` itself if it survives the journey, else a stand-in that says what it was.
+
+    Exceptions whose constructor takes other arguments than they keep are pickled well and fail only when they are
+    unpickled, in the process of somebody who did nothing wrong. So both ways are tried here.
+    """
+    from outplay.engine import serialize
+
+    try:
+        packed = serialize.dumps(error, "the exception")
+        # Deliberately not used: an unpickled exception has lost its traceback.
+        serialize.loads(packed.data, [bytes(buffer) for buffer in packed.buffers])
+    except Exception:
+        return RemoteExceptionStandIn(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+    return error
+
+
+__all__ = [
+    "Callee", "CarriedError", "Engine", "Method", "Ref", "TypeMismatchError", "invoke", "result_types", "sendable",
+    "split", "task_error",
+]  # fmt: skip

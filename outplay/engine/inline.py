@@ -1,0 +1,266 @@
+"""The inline engine: everything runs in this process, at the call, one thing after another.
+
+For debugging, for tests and for small work. Values are passed through the serialiser all the same, so that a
+program that works here does not begin to share memory by accident, nor stop doing so elsewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from outplay.engine import serialize
+from outplay.engine.base import Callee, CarriedError, Method, Ref, invoke, result_types
+from outplay.engine.definitions import ReusableValues, reusable_values
+from outplay.engine.options import Options, Reservation
+from outplay.engine.slots import Lease, Slots, count_cpus, visible_gpus
+from outplay.errors import ActorDiedError, EngineError, GetTimeoutError, OutplayError, ResourceError
+
+_ids = itertools.count(1)
+_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+class _Object:
+    """An object of the store: packed, failed, or not there yet (a call to an actor that is busy)."""
+
+    def __init__(self) -> None:
+        self.id = next(_ids)
+        self.packed: serialize.Packed | None = None
+        self.error: BaseException | None = None
+        _known[self.id] = self
+
+    @property
+    def ready(self) -> bool:
+        return self.packed is not None or self.error is not None
+
+    def store(self, value: Any, what: str) -> None:
+        self.keep(serialize.dumps(value, what))
+
+    def keep(self, packed: serialize.Packed) -> None:
+        self.packed = packed._replace(buffers=[memoryview(bytes(buffer)) for buffer in packed.buffers])
+
+    def load(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        assert self.packed is not None
+        return serialize.loads(self.packed.data, self.packed.buffers)
+
+
+class InlineRef(Ref):
+    __slots__ = ("_object",)
+
+    def __init__(self, stored: _Object, known_type: Any) -> None:
+        self._object = stored
+        self._type = known_type
+
+    @property
+    def id(self) -> int:
+        return self._object.id
+
+    def __reduce__(self) -> Any:
+        serialize.carry(self._object)
+        return _ref_again, (self._object.id, self._type)
+
+
+def _ref_again(number: int, known_type: Any) -> InlineRef:
+    return InlineRef(_known[number], known_type)
+
+
+class _Actor:
+    """An actor: its instance, the calls that wait for it, and its reusable variables."""
+
+    def __init__(self, engine: InlineEngine, name: str, lease: Lease | None) -> None:
+        self.id = next(_ids)
+        self.name = name
+        self.instance: Any = None
+        self.death: ActorDiedError | None = None
+        self.values = ReusableValues()
+        self.waiting: deque[Callable[[], None]] = deque()
+        self.busy = False
+        _known[self.id] = self
+        if lease is not None:
+            weakref.finalize(self, engine.slots.give, lease)
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Run `call`, or queue it if it comes from inside one of the actor's own methods."""
+        self.waiting.append(call)
+        if self.busy:
+            return
+        self.busy = True
+        try:
+            while self.waiting:
+                self.waiting.popleft()()
+        finally:
+            self.busy = False
+
+    def __reduce__(self) -> Any:
+        serialize.carry(self)
+        return _actor_again, (self.id,)
+
+
+def _actor_again(number: int) -> Any:
+    return _known[number]
+
+
+class InlineEngine:
+    """Runs tasks and actor methods at the call, in this process."""
+
+    name = "inline"
+
+    def __init__(self, num_cpus: int | None) -> None:
+        self.slots = Slots(num_cpus or count_cpus(), len(visible_gpus()))
+        # A task that starts a task: elsewhere the inner one has a worker, and so reusable variables, of its own.
+        self._task_values: list[ReusableValues] = []
+        self._depth = 0
+
+    def put(self, value: Any) -> Ref:
+        stored = _Object()
+        stored.store(value, "the object given to put()")
+        return InlineRef(stored, type(value))
+
+    def get(self, refs: list[Ref], timeout: float | None) -> list[Any]:
+        for ref in refs:
+            if not _object(ref).ready:
+                if timeout is not None:
+                    raise GetTimeoutError(f"{ref} is not ready: inline, an actor cannot wait for its own later calls")
+                raise EngineError(f"get({ref}) would wait for ever: an actor waits for a call to itself")
+        return [_object(ref).load() for ref in refs]
+
+    def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
+        ready = [ref for ref in refs if _object(ref).ready][:num_returns]
+        if len(ready) < num_returns and timeout is None:
+            raise EngineError("wait() would wait for ever: an actor waits for a call to itself")
+        return ready, [ref for ref in refs if ref not in ready]
+
+    def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
+        self.slots.check(callee.name, options.cpus(1), options.num_gpus, _reservation_id(options))
+        refs = _new_refs(callee.signature, options.num_returns)
+        arguments = _pass_by_value(callee.name, args, kwargs)
+        if self._depth == len(self._task_values):
+            self._task_values.append(ReusableValues())
+        values = self._task_values[self._depth]
+        self._depth += 1
+        try:
+            with reusable_values(values):
+                _run_into(refs, lambda: invoke(
+                    callee.name, callee.target, arguments, options.num_returns, callee.signature
+                ))  # fmt: skip
+                values.end_of_call()
+        finally:
+            self._depth -= 1
+        return list(refs)
+
+    def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> _Actor:
+        lease = self._lease(callee.name, options)
+        actor = _Actor(self, callee.name, lease)
+        arguments = _pass_by_value(callee.name, args, kwargs)
+
+        def construct() -> None:
+            with reusable_values(actor.values):
+                try:
+                    actor.instance = invoke(callee.name, callee.target, arguments, 1, None)[0]
+                except OutplayError as error:
+                    actor.death = ActorDiedError(f"actor {callee.name} died: its constructor failed", error)
+                actor.values.end_of_call()
+
+        actor.run(construct)
+        return actor
+
+    def _lease(self, name: str, options: Options) -> Lease | None:
+        cpus, gpus = options.cpus(0), options.num_gpus
+        self.slots.check(name, cpus, gpus, _reservation_id(options))
+        if not cpus and not gpus:
+            return None
+        lease = self.slots.take(cpus, gpus, _reservation_id(options))
+        if lease is None:
+            raise ResourceError(f"actor {name} would wait for ever: other actors or reservations hold what it asks for")
+        return lease
+
+    def call(
+        self, token: Any, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int
+    ) -> list[Ref]:
+        actor: _Actor = token
+        refs = _new_refs(method.signature, num_returns)
+        arguments = _pass_by_value(method.full_name, args, kwargs)
+
+        def run() -> None:
+            if actor.death is not None:
+                _fail(refs, actor.death)
+                return
+            with reusable_values(actor.values):
+                function = getattr(actor.instance, method.name)
+                _run_into(refs, lambda: invoke(method.full_name, function, arguments, num_returns, method.signature))
+                actor.values.end_of_call()
+
+        actor.run(run)
+        return list(refs)
+
+    def kill(self, token: Any) -> None:
+        token.death = token.death or ActorDiedError(f"actor {token.name} was killed")
+        token.instance = None
+
+    def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation:
+        self.slots.check_bundles(bundles)
+        number = next(_ids)
+        if not self.slots.reserve(number, bundles):
+            if timeout is None:
+                raise ResourceError("reserve() would wait for ever: actors or other reservations hold what it asks for")
+            time.sleep(timeout)
+            raise GetTimeoutError(f"the resources of reserve() were not free within {timeout:g} s")
+        return Reservation(number, bundles)
+
+    def release(self, reservation: Reservation) -> None:
+        self.slots.release(reservation.id)
+
+    def shutdown(self) -> None:
+        self._task_values.clear()
+
+
+def _object(ref: Ref) -> _Object:
+    if not isinstance(ref, InlineRef):
+        raise EngineError(f"{ref} belongs to another engine, which was shut down")
+    return ref._object
+
+
+def _new_refs(signature: Any, num_returns: int) -> list[InlineRef]:
+    return [InlineRef(_Object(), known) for known in result_types(signature, num_returns)]
+
+
+def _reservation_id(options: Options) -> int | None:
+    return None if options.reservation is None else options.reservation.id
+
+
+def _pass_by_value(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Copy the arguments now; the function returned makes the callee's own, with Refs as their values."""
+    packed, refs = serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
+    stored = _Object()
+    stored.keep(packed)
+    behind = [(place, _object(ref)) for place, ref in refs]
+
+    def arguments() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        try:
+            values = [(place, item.load()) for place, item in behind]
+        except OutplayError as error:
+            raise CarriedError(error) from None
+        return serialize.join_call(*stored.load(), values)
+
+    return arguments
+
+
+def _run_into(refs: list[InlineRef], run: Callable[[], list[Any]]) -> None:
+    try:
+        for ref, value in zip(refs, run(), strict=True):
+            ref._object.store(value, "the result")
+    except OutplayError as error:
+        _fail(refs, error)
+
+
+def _fail(refs: list[InlineRef], error: BaseException) -> None:
+    for ref in refs:
+        ref._object.packed, ref._object.error = None, error

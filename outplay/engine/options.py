@@ -1,0 +1,115 @@
+"""The options of `@outplay.remote(…)` and `.options(…)`: one checked, immutable object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from outplay.errors import ResourceError, nearest
+
+# What belongs to functions alone, to classes alone, and to methods: anything else is refused by name.
+_FUNCTION_ONLY = {"num_returns", "max_retries"}
+_CLASS_ONLY = {"max_restarts"}
+_METHOD = {"num_returns"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Resources held together for a group; made by `outplay.reserve`, used by `.options(reservation=…)`.
+
+    >>> with outplay.reserve([{"num_cpus": 1}, {"num_cpus": 1}]) as both:
+    ...     pair = [Player.options(num_cpus=1, reservation=both).remote() for _ in range(2)]
+    """
+
+    id: Any
+    bundles: tuple[tuple[float, float], ...]  # (num_cpus, num_gpus) of each
+
+    def release(self) -> None:
+        """Give the resources back. What still runs in them keeps them until it ends."""
+        from outplay.engine import api
+
+        api.engine().release(self)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a remote function or class runs. A task takes one CPU unless told otherwise, an actor none."""
+
+    num_returns: int = 1
+    num_cpus: float | None = None
+    num_gpus: float = 0
+    max_restarts: int = 0
+    max_retries: int = 3
+    typed: bool = False
+    reservation: Reservation | None = None
+
+    def updated(self, kind: str, given: dict[str, Any]) -> Options:
+        """These options with `given` laid over them; `kind` is "function", "class" or "method"."""
+        known = {field.name for field in fields(self)}
+        if kind == "method":
+            known = _METHOD
+        else:
+            known -= _CLASS_ONLY if kind == "function" else _FUNCTION_ONLY
+        for name, value in given.items():
+            if name not in known:
+                raise TypeError(f"a remote {kind} has no option {name!r}{nearest(name, known)}")
+            _check(name, value)
+        return replace(self, **given)
+
+    def cpus(self, default: float) -> float:
+        return default if self.num_cpus is None else float(self.num_cpus)
+
+
+def _check(name: str, value: Any) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    match name:
+        case "num_returns":
+            valid, wanted = whole and value >= 1, "a whole number of at least 1"
+        case "max_restarts" | "max_retries":
+            valid, wanted = whole and value >= -1, "a whole number, or -1 for no limit"
+        case "num_cpus" | "num_gpus":
+            number = whole or isinstance(value, float)
+            valid = (number and value >= 0) or (name == "num_cpus" and value is None)
+            wanted = "a number of at least 0"
+        case "typed":
+            valid, wanted = isinstance(value, bool), "True or False"
+        case _:
+            valid = value is None or isinstance(value, Reservation)
+            wanted = "what outplay.reserve(…) returned"
+    if not valid:
+        raise ValueError(f"option {name} is to be {wanted}, not {value!r}")
+
+
+def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:
+    """Check the argument of `outplay.reserve` and put it into (num_cpus, num_gpus) pairs."""
+    if not isinstance(bundles, (list, tuple)) or not bundles:
+        raise ValueError(f"reserve() takes a list like [{{'num_cpus': 1}}, …], not {bundles!r}")
+    pairs = []
+    for position, bundle in enumerate(bundles):
+        if not isinstance(bundle, dict):
+            raise ValueError(f"bundle {position} of reserve() is to be a dict, not {bundle!r}")
+        for name, value in bundle.items():
+            if name not in ("num_cpus", "num_gpus"):
+                raise ValueError(f"bundle {position} of reserve(): no resource {name!r}"
+                                 f"{nearest(str(name), ('num_cpus', 'num_gpus'))}")
+            if value is None:
+                raise ValueError(f"bundle {position} of reserve(): {name} is to be a number, not None")
+            _check(name, value)
+        pairs.append((float(bundle.get("num_cpus", 0)), float(bundle.get("num_gpus", 0))))
+    return tuple(pairs)
+
+
+def check_fits(what: str, cpus: float, gpus: float, room: list[tuple[float, float]], where: str) -> None:
+    """Refuse at once what could never run: `room` lists the (cpus, gpus) of each place it could run in."""
+    if not any(cpus <= most_cpus and gpus <= most_gpus for most_cpus, most_gpus in room):
+        most = max((place for place in room), default=(0.0, 0.0))
+        raise ResourceError(
+            f"{what} asks for num_cpus={cpus:g}, num_gpus={gpus:g}, but {where} has at most "
+            f"num_cpus={most[0]:g}, num_gpus={most[1]:g}"
+        )

@@ -1,0 +1,118 @@
+"""The driver's side: starts the hub, and ends it with the program."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+
+from outplay.engine.process.engine import ProcessEngine
+from outplay.engine.process.reaping import raise_file_limit
+from outplay.engine.process.wire import DRIVER, HUB
+from outplay.engine.slots import count_cpus, visible_gpus
+from outplay.errors import EngineError
+
+_BOOT = (
+    "import sys, json; settings = json.loads(sys.stdin.readline()); sys.path[:] = settings['path']; "
+    "from outplay.engine.process.hub import main; main(settings)"
+)
+_SHARE_OF_MEMORY = 0.3
+_LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has room for some hundred characters
+_STOP_S = 5.0
+
+
+class DriverEngine(ProcessEngine):
+    """The engine as the user's program sees it."""
+
+    def __init__(self, folder: str, key: bytes, hub: subprocess.Popen[bytes]) -> None:
+        super().__init__(folder, key, DRIVER)
+        self._hub = hub
+        self._folder = folder
+        self.on_hub_lost = lambda: self.post.close("the engine has ended: its hub process was killed")
+
+    def shutdown(self) -> None:
+        self.post.send(HUB, ("stop",))
+        try:
+            self._hub.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._hub.kill()  # the workers notice, and end themselves
+            self._hub.wait()
+        self.post.close("the engine was shut down")
+        shutil.rmtree(self._folder, ignore_errors=True)  # the hub does this, unless it was killed
+
+
+def start_process_engine(num_cpus: int | None, object_store_bytes: int | None) -> ProcessEngine:
+    """Start a hub and connect to it. Workers are started when there is work for them."""
+    raise_file_limit()
+    folder = _private_folder()
+    key = secrets.token_bytes(32)
+    ready_read, ready_write = os.pipe()
+    settings = {
+        "folder": folder,
+        "key": key.hex(),
+        "path": [entry or os.getcwd() for entry in sys.path],
+        "cpus": num_cpus or count_cpus(),
+        "gpus": visible_gpus(),
+        "store_bytes": object_store_bytes or int(_machine_memory() * _SHARE_OF_MEMORY),
+        "ready_fd": ready_write,
+    }
+    try:
+        hub = subprocess.Popen(
+            # A session of its own: Ctrl-C in the terminal is the driver's to handle.
+            [sys.executable, "-c", _BOOT],
+            stdin=subprocess.PIPE,
+            pass_fds=[ready_write],
+            start_new_session=True,
+        )
+        os.close(ready_write)
+        assert hub.stdin is not None
+        with hub.stdin as stdin:
+            stdin.write(json.dumps(settings).encode() + b"\n")
+        os.read(ready_read, 1)  # the end of the stream: it listens, or it is dead
+        engine = DriverEngine(folder, key, hub)
+    except (OSError, EngineError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise EngineError(f"the engine's hub process did not start: {error}") from error
+    finally:
+        os.close(ready_read)
+    _forget_if_forked(engine)
+    return engine
+
+
+def _forget_if_forked(engine: DriverEngine) -> None:
+    weak = weakref.ref(engine)
+
+    def forget() -> None:
+        alive = weak()
+        if alive is not None and alive.post.closed is None:
+            alive.post.forget_in_forked_child()
+
+    os.register_at_fork(after_in_child=forget)
+
+
+def _private_folder() -> str:
+    """A folder that only this user can enter, for the sockets."""
+    folder = tempfile.mkdtemp(prefix="outplay-")
+    if len(folder) > _LONGEST_SOCKET_FOLDER:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="outplay-", dir="/tmp")
+    return folder
+
+
+def _machine_memory() -> int:
+    """The memory of this machine, or of the container this runs in if that has less."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(limit).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            memory = min(memory, int(text))
+    return memory

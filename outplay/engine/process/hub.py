@@ -1,0 +1,249 @@
+"""The hub: a small process beside the driver that starts, counts and cleans up.
+
+It runs no code of the user's and sees no value larger than a message. It ends when the driver does, however that
+happens, and ends everything else first.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import time
+from typing import Any
+
+from outplay.engine.process.counting import Objects
+from outplay.engine.process.reaping import adopt_orphans, kill_group, kill_orphans, raise_file_limit, reap
+from outplay.engine.process.staffing import Staff
+from outplay.engine.process.wire import DRIVER, HUB, Channel, Message, WrongKeyError, listen
+from outplay.engine.slots import Slots
+from outplay.errors import OutplayError
+
+_GRACE_S = 1.0  # for workers to end by themselves when the driver shuts down
+_CHECK_S = 1.0  # how often to look whether the driver is still the parent
+
+
+class Hub:
+    """One loop: read all that has come, act, free what nobody holds, wait."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._folder: str = settings["folder"]
+        self._key = bytes.fromhex(settings["key"])
+        self._driver = os.getppid()
+        self._ending = False
+        self.asked_to_stop = False
+        self._channels: dict[int, Channel] = {}
+        self._by_fd: dict[int, Channel] = {}
+        self._exports: dict[str, bytes] = {}
+        self._asked_exports: dict[str, list[tuple[int, int]]] = {}
+        self._exit_codes: dict[int, int] = {}
+        self._poll = select.poll()
+        self._listener = listen(self._folder, HUB)
+        self._poll.register(self._listener, select.POLLIN)
+        self._child_ended, ended_write = os.pipe()
+        os.set_blocking(self._child_ended, False)
+        os.set_blocking(ended_write, False)
+        signal.set_wakeup_fd(ended_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._poll.register(self._child_ended, select.POLLIN)
+        self.objects = Objects(settings["store_bytes"], self._send, self._is_alive)
+        gpus: list[str] = settings["gpus"]
+        worker_settings = {name: settings[name] for name in ("folder", "key", "path")}
+        self.staff = Staff(Slots(settings["cpus"], len(gpus)), gpus, self.objects, self._send, worker_settings)
+
+    def run(self) -> None:
+        again = False
+        while not self._ending:
+            timeout = 0.0 if again else 0.02 if self.objects.starved else _CHECK_S
+            for fd, _ in self._poll.poll(timeout * 1000):
+                self._handle(fd)
+            if os.getppid() != self._driver:
+                return
+            again = self.objects.end_round()
+
+    # Sockets
+
+    def _handle(self, fd: int) -> None:
+        if fd == self._child_ended:
+            os.read(fd, 4096)
+            self._collect_children()
+        elif fd == self._listener.fileno():
+            channel = Channel(self._listener.accept()[0], None)
+            self._by_fd[channel.fd] = channel
+            self._poll.register(channel.fd, select.POLLIN)
+        elif fd in self._by_fd:
+            self._receive(self._by_fd[fd])
+
+    def _receive(self, channel: Channel) -> None:
+        channel.flush()
+        channel.read()
+        try:
+            if channel.peer is None and channel.accept_hello(self._key, HUB):
+                assert channel.peer is not None
+                self._channels[channel.peer] = channel
+        except WrongKeyError:
+            channel.closed = True
+        if channel.peer is not None:
+            for message in channel.messages():
+                self._dispatch(channel.peer, message)
+        if channel.closed:
+            self._remove(channel)
+        elif not channel.pending:
+            self._poll.register(channel.fd, select.POLLIN)
+
+    def _remove(self, channel: Channel) -> None:
+        self._poll.unregister(channel.fd)
+        del self._by_fd[channel.fd]
+        channel.close()
+        if channel.peer is not None:
+            self._channels.pop(channel.peer, None)
+            self._process_gone(channel.peer)
+
+    def _send(self, to: int, message: Message, fd: int | None = None) -> None:
+        channel = self._channels.get(to)
+        if channel is None:
+            return  # it is gone, and with it whoever waits for this
+        channel.send(message, None if fd is None else [fd])
+        if channel.pending:
+            self._poll.register(channel.fd, select.POLLIN | select.POLLOUT)
+
+    def _is_alive(self, index: int) -> bool:
+        return index == DRIVER or index in self.staff.workers
+
+    # Processes
+
+    def _process_gone(self, index: int) -> None:
+        if index == DRIVER:
+            self._ending = True
+            return
+        worker = self.staff.workers.get(index)
+        if worker is None:
+            return
+        pid = worker.process.pid
+        kill_group(pid)
+        if pid not in self._exit_codes:
+            # Its sockets are closed, so it is ending: this does not wait long.
+            _, status = os.waitpid(pid, 0)
+            self._exit_codes[pid] = os.waitstatus_to_exitcode(status)
+        worker.process.returncode = self._exit_codes.pop(pid)
+        self.staff.process_gone(index, worker.process.returncode)
+        self.objects.peer_died(index)
+        kill_orphans(self._folder, set(self.staff.workers))
+
+    def _collect_children(self) -> None:
+        by_pid = {worker.process.pid: worker for worker in self.staff.workers.values()}
+        for pid, code in reap().items():
+            if pid in by_pid:
+                self._exit_codes[pid] = code
+                if by_pid[pid].index not in self._channels:
+                    self._process_gone(by_pid[pid].index)  # it never introduced itself
+        kill_orphans(self._folder, set(self.staff.workers))
+
+    def end(self, grace: float) -> None:
+        """End everything. Workers get `grace` seconds to leave by themselves."""
+        for index in self.staff.workers:
+            self._send(index, ("exit",))
+        deadline = time.monotonic() + grace
+        alive = {worker.process.pid for worker in self.staff.workers.values()}
+        while alive and time.monotonic() < deadline:
+            alive -= set(reap())
+            time.sleep(0.005)
+        for worker in self.staff.workers.values():
+            kill_group(worker.process.pid)
+        kill_orphans(self._folder, set())
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # Messages
+
+    def _dispatch(self, sender: int, message: Message) -> None:
+        kind, *args = message
+        match kind:
+            case "drop":
+                self.objects.drop(sender, args[0])
+            case "grant":
+                self.objects.grant(*args)
+            case "share":
+                self.objects.share(sender, *args)
+            case "resolve":
+                self.objects.resolve(*args)
+            case "want":
+                self.objects.want(sender, *args)
+            case "forget":
+                self.objects.forget(sender, *args)
+            case "alloc":
+                self.objects.alloc(sender, *args)
+            case "lease":
+                self.objects.lease(sender, *args)
+            case "return":
+                self.objects.give_back(*args)
+            case "open":
+                self.objects.open(sender, *args)
+            case "submit":
+                self.staff.submit(sender, *args)
+                self.staff.schedule()
+            case "done":
+                self.staff.done(sender)
+            case "blocked" | "unblocked":
+                self.staff.blocked(sender, waits=kind == "blocked")
+            case "create":
+                self.staff.create(sender, *args)
+                self.staff.schedule()
+            case "locate":
+                self.staff.locate(sender, *args)
+            case "unmade":
+                self.staff.unmade(sender, *args)
+            case "ready":
+                self.staff.ready(sender)
+            case "export":
+                self._export(*args)
+            case "fetch":
+                self._fetch(sender, *args)
+            case "stop":
+                self._ending = self.asked_to_stop = True
+            case _:
+                self._answer(sender, kind, args)
+
+    def _answer(self, sender: int, kind: str, args: list[Any]) -> None:
+        """Requests whose answer is nothing, or the error that says why not."""
+        number, *rest = args
+        answer: OutplayError | ValueError | None = None
+        try:
+            match kind:
+                case "check":
+                    self.staff.slots.check(*rest)
+                case "kill":
+                    self.staff.kill(*rest)
+                case "reserve":
+                    self.staff.reserve(sender, *rest)
+                case "release":
+                    self.staff.release(*rest)
+                case _:
+                    raise AssertionError(f"no message {kind!r}")
+        except (OutplayError, ValueError) as error:
+            answer = error
+        self._send(sender, ("reply", number, answer, False))
+
+    def _export(self, name: str, data: bytes) -> None:
+        self._exports[name] = data
+        for peer, number in self._asked_exports.pop(name, []):
+            self._send(peer, ("reply", number, data, False))
+
+    def _fetch(self, sender: int, number: int, name: str) -> None:
+        if name in self._exports:
+            self._send(sender, ("reply", number, self._exports[name], False))
+        else:  # a call can overtake, on its direct way, what its caller told the hub before
+            self._asked_exports.setdefault(name, []).append((sender, number))
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Entry point of the hub process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise_file_limit()
+    adopt_orphans()
+    hub = Hub(settings)
+    os.close(settings["ready_fd"])
+    try:
+        hub.run()
+    finally:
+        hub.end(_GRACE_S if hub.asked_to_stop else 0.0)

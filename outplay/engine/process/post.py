@@ -1,0 +1,324 @@
+"""A process's sockets: sending, waiting for answers, and requests to the hub.
+
+Messages are read by one thread at a time, the leader: whoever waits for one. That saves a switch of threads per
+call. While nobody waits, because the user's code runs, a helper thread steps in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from outplay.engine.process.wire import HUB, Channel, Message, WrongKeyError, listen
+from outplay.errors import EngineError
+
+_HELPER_INTERVAL_S = 0.05
+# An answer often comes sooner than a sleeping thread wakes up: look for it this long before sleeping, as long as
+# waits turn out to be that short.
+_SPIN_S = 0.0003
+
+
+class Post:
+    """Sends to other processes by their index, and calls `on_message` and `on_closed`, under `lock`, for what comes."""
+
+    def __init__(
+        self,
+        folder: str,
+        key: bytes,
+        index: int,
+        on_message: Callable[[int, Message], None],
+        on_closed: Callable[[int], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        self.index = index
+        self.lock = threading.RLock()
+        self.closed: str | None = None  # why, once it is
+        self._folder, self._key = folder, key
+        self._on_message, self._on_closed, self._on_idle = on_message, on_closed, on_idle
+        self._changed = threading.Condition(self.lock)
+        self._leader: threading.Thread | None = None
+        self._followers = 0
+        self._turns = 0  # how often anybody has led: lets the helper see that the main thread is away
+        self._helper_leads = False
+        self._short_waits = True
+        self._kick = threading.Event()
+        self._requests = itertools.count()
+        self._replies: dict[int, tuple[Any, int | None]] = {}
+        self._poll = select.poll()
+        self._by_fd: dict[int, Channel] = {}
+        self._channels: dict[int, Channel] = {}
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._listener = listen(folder, index)
+        self._poll.register(self._listener, select.POLLIN)
+        self._uninterrupted = Uninterrupted()
+        if self._connect(HUB) is None:
+            raise EngineError("the hub does not answer")
+        self._helper = threading.Thread(target=self._help, name="outplay-post", daemon=True)
+        self._helper.start()
+
+    # Sending
+
+    def send(self, to: int, message: Message) -> bool:
+        """Send, or queue what the socket does not take now; False if the process is gone."""
+        with self.lock, self._uninterrupted:
+            channel = self._channels.get(to) or self._connect(to)
+            if channel is None:
+                return False
+            channel.send(message)
+            if channel.pending:
+                self._watch(channel)
+            return not channel.closed
+
+    def request(self, kind: str, *args: Any) -> Any:
+        """Ask the hub and wait for its answer."""
+        return self.request_fd(kind, *args)[0]
+
+    def request_fd(self, kind: str, *args: Any) -> tuple[Any, int | None]:
+        """Ask the hub; its answer, and the file descriptor that came with it."""
+        number = next(self._requests)
+        self.send(HUB, (kind, number, *args))
+        self.wait_until(lambda: number in self._replies)
+        with self.lock:
+            answer, fd = self._replies.pop(number)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, fd
+
+    def _connect(self, to: int) -> Channel | None:
+        if self.closed is not None:
+            return None
+        try:
+            channel = Channel.connect(self._folder, self._key, self.index, to)
+        except OSError:
+            return None
+        self._add(channel)
+        self._channels[to] = channel
+        return channel
+
+    def _add(self, channel: Channel) -> None:
+        self._by_fd[channel.fd] = channel
+        self._watch(channel)
+
+    def _watch(self, channel: Channel) -> None:
+        wanted = select.POLLIN | (select.POLLOUT if channel.pending else 0)
+        self._poll.register(channel.fd, wanted)
+        if self._leader is not None and self._leader is not threading.current_thread():
+            self.wake()  # a poll that runs already does not see the change
+        elif channel.pending:
+            self._kick.set()
+
+    # Waiting
+
+    def wait_until(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Handle messages until `done()`, which is called under the lock; False if the time is over first."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._uninterrupted.install()
+        with self._changed:
+            while not done():
+                if self.closed is not None:
+                    raise EngineError(self.closed)
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                if self._leader is None:
+                    self._lead(left)
+                else:
+                    if self._helper_leads:
+                        self._helper_leads = False
+                        self.wake()
+                    self._followers += 1
+                    try:
+                        self._changed.wait(left)
+                    finally:
+                        self._followers -= 1
+            return True
+
+    def _lead(self, timeout: float | None) -> None:
+        """Wait for what comes and handle it. The lock is held on entry and exit, not while waiting."""
+        self._leader = threading.current_thread()
+        self._turns += 1
+        try:
+            self.lock.release()
+            try:
+                events = self._wait_for_events(timeout)
+            finally:
+                self.lock.acquire()
+            with self._uninterrupted:
+                if self.closed is None:
+                    for fd, _ in events:
+                        self._handle(fd)
+        finally:
+            self._leader = None
+            if self._followers:
+                self._changed.notify_all()
+
+    def _wait_for_events(self, timeout: float | None) -> list[tuple[int, int]]:
+        start = time.perf_counter()
+        if self._short_waits and not self._helper_leads:
+            while time.perf_counter() - start < _SPIN_S:
+                os.sched_yield()  # who will answer may need this very core
+                if events := self._poll.poll(0):
+                    return events
+        events = self._poll.poll(None if timeout is None else max(1, int(timeout * 1000)))
+        self._short_waits = time.perf_counter() - start < 2 * _SPIN_S
+        return events
+
+    def _handle(self, fd: int) -> None:
+        if fd == self._wake_read:
+            os.read(fd, 4096)
+            self._on_idle()
+        elif fd == self._listener.fileno():
+            self._add(Channel(self._listener.accept()[0], None))
+        elif fd in self._by_fd:
+            self._receive(self._by_fd[fd])
+
+    def _receive(self, channel: Channel) -> None:
+        had_pending = channel.pending
+        if had_pending:
+            channel.flush()
+        channel.read()
+        try:
+            if channel.peer is None and channel.accept_hello(self._key, self.index):
+                assert channel.peer is not None
+                # What is sent to that process keeps its way, if it has one, so that calls stay in order.
+                self._channels.setdefault(channel.peer, channel)
+        except WrongKeyError:
+            channel.closed = True
+        if channel.peer is not None:
+            for message in channel.messages():
+                if message[0] == "reply":
+                    self._replies[message[1]] = (message[2], channel.fds.popleft() if message[3] else None)
+                else:
+                    self._on_message(channel.peer, message)
+        if channel.closed:
+            self._remove(channel)
+        elif had_pending and not channel.pending:
+            self._poll.register(channel.fd, select.POLLIN)
+
+    def _remove(self, channel: Channel) -> None:
+        self._poll.unregister(channel.fd)
+        del self._by_fd[channel.fd]
+        channel.close()
+        if channel.peer is not None and self._channels.get(channel.peer) is channel:
+            del self._channels[channel.peer]
+            self._on_closed(channel.peer)
+
+    def _help(self) -> None:
+        seen = -1
+        while self.closed is None:
+            kicked = self._kick.wait(_HELPER_INTERVAL_S)
+            self._kick.clear()
+            with self.lock:
+                self._on_idle()
+                away, seen = self._turns == seen, self._turns
+                if self._leader is None and (away or kicked):
+                    self._helper_leads = True
+                    while self.closed is None and self._helper_leads:
+                        self._lead(None)
+                    seen = self._turns
+
+    def kick(self) -> None:
+        """Something needs the helper soon, even if this thread does not wait for it."""
+        self._kick.set()
+
+    @property
+    def helper_leads(self) -> bool:
+        return self._helper_leads
+
+    def wake(self) -> None:
+        """Make the leader look up from its poll. Safe anywhere, also in a finalizer."""
+        try:
+            os.write(self._wake_write, b"\0")
+        except (BlockingIOError, OSError):
+            pass  # full: it will wake anyway; closed: there is nobody to wake
+
+    def notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # Ending
+
+    def flush_all(self, timeout: float) -> None:
+        """Get everything out that was sent."""
+        self.wait_until(lambda: not any(channel.pending for channel in self._by_fd.values()), timeout)
+
+    def close(self, why: str) -> None:
+        """Stop: whoever waits, or calls later, gets an EngineError that says `why`."""
+        with self._changed:
+            if self.closed is not None:
+                return
+            self.closed = why
+            self._changed.notify_all()
+            self._kick.set()
+            self.wake()
+        if threading.current_thread() is not self._helper:
+            self._helper.join(timeout=5)
+            self._close_fds()
+        self._uninterrupted.end()
+
+    def _close_fds(self) -> None:
+        for channel in list(self._by_fd.values()):
+            channel.close()
+        self._by_fd.clear()
+        self._channels.clear()
+        self._listener.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        self._wake_write = -1
+
+    def forget_in_forked_child(self) -> None:
+        """A forked child has copies of the sockets; with them open, nobody would notice that the parent died."""
+        self.closed = "this process was forked from one that uses the engine; call outplay.init() in it"
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self._close_fds()
+
+
+class Uninterrupted:
+    """Puts Ctrl-C off while a message is handled: KeyboardInterrupt in between would leave half of it done.
+
+    Only the main thread is ever interrupted, and only Python's own handler raises; others are left alone.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._noted = False
+        self._main = threading.main_thread().ident
+
+    def install(self) -> None:
+        """Take Python's place. Called before each wait: a notebook puts Python's handler back for every cell."""
+        if threading.get_ident() == self._main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != self._main:
+            return
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        if threading.get_ident() != self._main:
+            return
+        self._depth -= 1
+        if self._noted and self._depth == 0:
+            self._noted = False
+            raise KeyboardInterrupt
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._depth > 0:
+            self._noted = True
+        else:
+            signal.default_int_handler(number, frame)
+
+    def end(self) -> None:
+        if threading.get_ident() == self._main and signal.getsignal(signal.SIGINT) == self._interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

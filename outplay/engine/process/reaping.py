@@ -1,0 +1,110 @@
+"""Ending processes together with everything they started."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+WORKER_VARIABLE = "OUTPLAY_WORKER"  # in the environment of a worker, and so of all that it starts
+_PR_SET_CHILD_SUBREAPER = 36
+_MOST_FILES = 65536
+
+
+def raise_file_limit() -> None:
+    """Every segment costs a file descriptor: use what the system allows, not what a shell starts with."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies, so that they can be found and ended (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_group(pid: int) -> None:
+    """End a worker and what it started in its own process group."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # it is gone already
+
+
+def kill_orphans(run: str, living: set[int]) -> None:
+    """End adopted processes whose worker is not among `living`: they left its group, but carry its mark.
+
+    `run` tells this run's processes from those of another engine that was started inside a worker.
+    """
+    if sys.platform != "linux":
+        return
+    for pid in _children(os.getpid()):
+        mark = _mark_of(pid)
+        if mark is not None and mark[0] == run and mark[1] not in living:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def mark(run: str, worker: int) -> str:
+    return f"{run}:{worker}"
+
+
+def _mark_of(pid: int) -> tuple[str, int] | None:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None  # it has ended meanwhile
+    start = f"{WORKER_VARIABLE}=".encode()
+    for variable in variables:
+        if variable.startswith(start):
+            run, _, worker = variable[len(start) :].decode().rpartition(":")
+            return run, int(worker)
+    return None
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                # The name, in parentheses, may hold anything; the fields after it are "state ppid …".
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended meanwhile
+            if int(fields[1]) == parent:
+                found.append(int(entry.name))
+    return found
+
+
+def reap() -> dict[int, int]:
+    """Collect children that have ended: process id to exit status, negative for a signal."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def describe_exit(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"exited with status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (out of memory, perhaps)" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"

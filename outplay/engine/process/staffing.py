@@ -1,0 +1,426 @@
+"""The hub's workers: what waits to run, who runs it, and what follows when somebody dies."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from outplay.engine.process.counting import Objects, Sender, error_payload
+from outplay.engine.process.payload import Payload, Slot, WorkSpec
+from outplay.engine.process.reaping import WORKER_VARIABLE, describe_exit, kill_group, mark
+from outplay.engine.process.wire import DRIVER, HUB, Message
+from outplay.engine.slots import Lease, Slots
+from outplay.errors import ActorDiedError, WorkerDiedError
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+_BOOT = (
+    "import sys, json; settings = json.loads(sys.stdin.readline()); sys.path[:] = settings['path']; "
+    "from outplay.engine.process.worker import main; main(settings)"
+)
+
+Flavour = tuple[int, tuple[int, ...]]  # threads, GPUs: what cannot change once numpy or torch is imported
+Shape = tuple[float, float, int | None]
+
+
+@dataclass
+class Work:
+    """A task, or the creation of an actor, from submission until it is done."""
+
+    spec: WorkSpec
+    caller: int
+    turn: int
+    again: int
+    actor: Actor | None = None  # whose creation this is
+    missing: int = 0  # arguments that are not there yet
+    died: int = 0  # how many workers died over it
+
+    @property
+    def name(self) -> str:
+        return self.spec.call.name
+
+    @property
+    def shape(self) -> Shape:
+        return (self.spec.cpus, self.spec.gpus, self.spec.reservation)
+
+
+@dataclass
+class Actor:
+    """An actor through all its lives."""
+
+    id: int
+    work: Work | None = None
+    incarnation: int = 0
+    worker: Worker | None = None
+    death: Payload | None = None
+    ending: bool = False  # nobody holds it any more
+    asked: list[tuple[int, int]] = field(default_factory=list)  # (process, the incarnation it knows to be over)
+
+
+@dataclass
+class Worker:
+    """A worker process."""
+
+    index: int
+    process: subprocess.Popen[bytes]
+    flavour: Flavour
+    ready: bool = False
+    work: Work | None = None
+    lease: Lease | None = None
+    retiring: bool = False
+    outbox: list[Message] = field(default_factory=list)  # until it is ready
+
+
+class Staff:
+    """Starts workers, gives them work, and settles what they leave when they die."""
+
+    def __init__(
+        self, slots: Slots, gpus: list[str], objects: Objects, send: Sender, settings: dict[str, Any]
+    ) -> None:
+        self.slots = slots
+        self.workers: dict[int, Worker] = {}
+        self._gpus = gpus
+        self._objects = objects
+        self._send = send
+        self._settings = settings
+        self._turns = itertools.count()
+        self._indices = itertools.count(DRIVER + 1)
+        self._queues: dict[Shape, deque[Work]] = {}
+        self._idle: dict[Flavour, list[Worker]] = {}
+        self._actors: dict[int, Actor] = {}
+        self._reservations: deque[tuple[int, int, tuple[tuple[float, float], ...], int]] = deque()
+        self._reserved_by: dict[int, int] = {}
+
+    # Work arrives
+
+    def submit(self, caller: int, spec: WorkSpec) -> None:
+        self._await_arguments(Work(spec, caller, next(self._turns), spec.again))
+
+    def create(self, caller: int, spec: WorkSpec) -> None:
+        actor = self._actor(spec.call.id)
+        work = Work(spec, caller, next(self._turns), spec.again, actor)
+        actor.work = work
+        record = self._objects.object(actor.id)
+        record.on_unheld = lambda: self._end(actor)
+        self._objects.hold(caller, actor.id)
+        self._await_arguments(work)
+
+    def _await_arguments(self, work: Work) -> None:
+        """Queue the work once every object that is one of its arguments is there."""
+        for position, (_, number, payload) in enumerate(work.spec.call.slots):
+            if payload is None:
+                record = self._objects.object(number)
+                if record.payload is not None:
+                    self._fill(work, position, record.payload)
+                else:
+                    work.missing += 1
+                    record.on_payload.append(self._filler(work, position))
+        if work.missing == 0:
+            self._enqueue(work)
+
+    def _filler(self, work: Work, position: int) -> Callable[[Payload], None]:
+        def fill(payload: Payload) -> None:
+            self._fill(work, position, payload)
+            work.missing -= 1
+            if work.missing == 0:
+                self._enqueue(work)
+                self.schedule()
+
+        return fill
+
+    def _fill(self, work: Work, position: int, payload: Payload) -> None:
+        call = work.spec.call
+        slots: list[Slot] = list(call.slots)
+        slots[position] = (slots[position][0], slots[position][1], payload)
+        # The object itself is granted to the hub already; what is inside it must be too.
+        self._objects.grant(payload.refs, HUB)
+        call = call._replace(slots=tuple(slots), granted=(*call.granted, *payload.refs))
+        work.spec = work.spec._replace(call=call)
+
+    def _enqueue(self, work: Work) -> None:
+        given_up = work.actor is not None and work.actor.death is not None
+        if given_up or not self._lives(work.caller):
+            self._let_go(work)  # while it waited for its arguments
+            return
+        self._queues.setdefault(work.shape, deque()).append(work)
+
+    # Work is given out
+
+    def schedule(self) -> None:
+        """Start whatever there is room for, the oldest first."""
+        self._grant_reservations()
+        heads = sorted((queue[0].turn, shape) for shape, queue in self._queues.items() if queue)
+        held_back = self._reservations[0][3] if self._reservations else None
+        for _, shape in heads:
+            queue = self._queues[shape]
+            while queue:
+                # A reservation that waits for several CPUs would never see them free at once if others kept passing.
+                if held_back is not None and shape[2] is None and shape[0] > 0 and queue[0].turn > held_back:
+                    break
+                try:
+                    lease = self.slots.take(*shape)
+                except ValueError:  # its reservation is gone
+                    self._fail_work(queue.popleft(), "its reservation was released before it could start")
+                    continue
+                if lease is None:
+                    break
+                self._start(queue.popleft(), lease)
+            if not queue:
+                del self._queues[shape]
+
+    def _start(self, work: Work, lease: Lease) -> None:
+        flavour: Flavour = (max(1, int(work.spec.cpus)), tuple(sorted(lease.gpus)))
+        idle = self._idle.get(flavour)
+        worker = idle.pop() if idle else self._hire(flavour)
+        worker.work, worker.lease = work, lease
+        self._objects.grant(work.spec.call.granted, worker.index)
+        if work.actor is None:
+            self._tell(worker, ("run", work.spec))
+            return
+        work.actor.worker = worker
+        work.actor.incarnation += 1
+        self._tell(worker, ("make", work.spec))
+        self._answer_asked(work.actor)
+
+    def _tell(self, worker: Worker, message: Message) -> None:
+        if worker.ready:
+            self._send(worker.index, message)
+        else:
+            worker.outbox.append(message)
+
+    def _hire(self, flavour: Flavour) -> Worker:
+        threads, gpus = flavour
+        index = next(self._indices)
+        environment = dict(os.environ)
+        # Before numpy or torch is imported there, or it has no effect.
+        environment |= {name: str(threads) for name in THREAD_VARIABLES}
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[gpu] for gpu in gpus)
+        environment[WORKER_VARIABLE] = mark(self._settings["folder"], index)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, env=environment, start_new_session=True
+        )
+        assert process.stdin is not None
+        try:
+            with process.stdin as stdin:
+                stdin.write(json.dumps({**self._settings, "index": index}).encode() + b"\n")
+        except BrokenPipeError:
+            pass  # it died at once, which is noticed like any death
+        worker = self.workers[index] = Worker(index, process, flavour)
+        return worker
+
+    def ready(self, index: int) -> None:
+        worker = self.workers[index]
+        worker.ready = True
+        outbox, worker.outbox = worker.outbox, []
+        for message in outbox:
+            self._send(index, message)
+        actor = worker.work.actor if worker.work else None
+        if actor is not None:
+            self._answer_asked(actor)
+
+    # Work ends
+
+    def done(self, index: int) -> None:
+        worker = self.workers[index]
+        self._take_back(worker)
+        if worker.flavour[1]:
+            self._send(index, ("exit",))  # its GPU is visible to it for good
+            worker.retiring = True
+        else:
+            self._idle.setdefault(worker.flavour, []).append(worker)
+            self._retire_surplus()
+        self.schedule()
+
+    def _take_back(self, worker: Worker) -> None:
+        work, worker.work = worker.work, None
+        if worker.lease is not None:
+            self.slots.give(worker.lease)
+            worker.lease = None
+        if work is not None and work.actor is None:
+            self._let_go(work)
+
+    def _let_go(self, work: Work) -> None:
+        for number in work.spec.call.granted:
+            self._objects.release(HUB, number)
+
+    def _retire_surplus(self) -> None:
+        """Tasks that waited made room for others, and those for more workers than there are slots."""
+        idle = [worker for workers in self._idle.values() for worker in workers]
+        parents = {actor.work.caller for actor in self._actors.values() if actor.work}
+        surplus = [worker for worker in idle if worker.index not in parents and not worker.retiring]
+        for worker in surplus[: max(0, len(idle) - max(1, int(self.slots.machine.cpus)))]:
+            worker.retiring = True
+            self._idle[worker.flavour].remove(worker)
+            self._send(worker.index, ("retire",))
+
+    def blocked(self, index: int, waits: bool) -> None:
+        worker = self.workers.get(index)
+        if worker is not None and worker.lease is not None:
+            (self.slots.pause if waits else self.slots.resume)(worker.lease)
+            self.schedule()
+
+    def process_gone(self, index: int, exit_code: int | None) -> None:
+        """A process has died, or ended: settle everything that hung on it."""
+        worker = self.workers.pop(index, None)
+        if worker is not None:
+            for idle in self._idle.values():
+                if worker in idle:
+                    idle.remove(worker)
+            work = worker.work
+            if work is not None and work.actor is None and work.again != 0 and self._lives(work.caller):
+                worker.work = None  # keeps what it mentions held
+                self._retry(work)
+            elif work is not None and work.actor is None:
+                self._fail_task(work, exit_code)
+            self._take_back(worker)
+            if work is not None and work.actor is not None:
+                self._actor_gone(work.actor, exit_code)
+        self._end_children(index)
+        self._reservations = deque(item for item in self._reservations if item[0] != index)
+        for reservation in [r for r, owner in self._reserved_by.items() if owner == index]:
+            self.release(reservation)
+        self.schedule()
+
+    def _lives(self, index: int) -> bool:
+        return index == DRIVER or index in self.workers
+
+    def _retry(self, work: Work) -> None:
+        work.again -= work.again > 0
+        work.died += 1
+        self._queues.setdefault(work.shape, deque()).appendleft(work)
+
+    def _fail_task(self, work: Work, exit_code: int | None) -> None:
+        tried = f" ({work.died + 1} times)" if work.died else ""
+        self._fail_work(work, f"the process that ran it {describe_exit(exit_code)}{tried}", let_go=False)
+
+    def _fail_work(self, work: Work, why: str, let_go: bool = True) -> None:
+        if work.actor is not None:
+            self._bury(work.actor, f"actor {work.name} died: {why}")
+            return
+        error = error_payload(WorkerDiedError(f"{work.name} failed: {why}"))
+        self._send(work.caller, ("failed", work.spec.call.id, error))
+        if let_go:
+            self._let_go(work)
+
+    def _end_children(self, index: int) -> None:
+        """What a process started ends with it: its actors, its tasks."""
+        for shape, queue in self._queues.items():
+            for work in [work for work in queue if work.caller == index]:
+                self._let_go(work)
+            self._queues[shape] = deque(work for work in queue if work.caller != index)
+        for worker in self.workers.values():
+            if worker.work is not None and worker.work.caller == index:
+                worker.work.again = 0
+                kill_group(worker.process.pid)
+        for actor in self._actors.values():
+            if actor.work is not None and actor.work.caller == index:
+                self._bury(actor, f"actor {actor.work.name} died: the process that started it is gone")
+
+    # Actors
+
+    def _actor(self, number: int) -> Actor:
+        if number not in self._actors:
+            self._actors[number] = Actor(number)
+        return self._actors[number]
+
+    def locate(self, peer: int, number: int, over: int) -> None:
+        """Tell `peer` where the actor lives, as soon as it lives in a later incarnation than `over`, or is dead."""
+        actor = self._actor(number)
+        actor.asked.append((peer, over))
+        self._answer_asked(actor)
+
+    def _answer_asked(self, actor: Actor) -> None:
+        asked, actor.asked = actor.asked, []
+        alive = actor.worker is not None and actor.worker.ready
+        for peer, over in asked:
+            if actor.death is not None:
+                self._send(peer, ("located", actor.id, actor.incarnation, None, actor.death))
+            elif alive and actor.incarnation > over:
+                assert actor.worker is not None
+                self._send(peer, ("located", actor.id, actor.incarnation, actor.worker.index, None))
+            else:
+                actor.asked.append((peer, over))
+
+    def unmade(self, index: int, death: Payload) -> None:
+        """The actor's constructor raised."""
+        work = self.workers[index].work
+        assert work is not None and work.actor is not None
+        self._objects.grant(death.refs, HUB)
+        self._bury(work.actor, death)
+
+    def kill(self, number: int) -> None:
+        actor = self._actor(number)
+        name = actor.work.name if actor.work else "?"
+        self._bury(actor, f"actor {name} was killed")
+
+    def _bury(self, actor: Actor, death: Payload | str) -> None:
+        """The actor is dead for good, whatever its process still does."""
+        if actor.death is None:
+            actor.death = error_payload(ActorDiedError(death)) if isinstance(death, str) else death
+            self._unqueue(actor)
+            if isinstance(death, str) and actor.worker is not None:
+                kill_group(actor.worker.process.pid)
+            self._answer_asked(actor)
+
+    def _unqueue(self, actor: Actor) -> None:
+        for queue in self._queues.values():
+            if actor.work in queue:
+                queue.remove(actor.work)
+                self._let_go(actor.work)
+
+    def _actor_gone(self, actor: Actor, exit_code: int | None) -> None:
+        assert actor.work is not None
+        work = actor.work
+        actor.worker = None
+        if actor.death is None and not actor.ending and work.again != 0 and self._lives(work.caller):
+            work.again -= work.again > 0
+            self._enqueue(work)
+            return
+        self._bury(actor, f"actor {work.name} died: its process {describe_exit(exit_code)}")
+        self._let_go(work)
+        if actor.ending:
+            del self._actors[actor.id]
+
+    def _end(self, actor: Actor) -> None:
+        """Nobody holds the actor any more. All calls to it are answered, or their callers are gone."""
+        actor.ending = True
+        if actor.worker is not None:
+            self._tell(actor.worker, ("exit",))
+        else:
+            self._bury(actor, f"actor {actor.work.name if actor.work else '?'} has ended")
+            del self._actors[actor.id]
+
+    # Reservations
+
+    def reserve(self, peer: int, number: int, bundles: tuple[tuple[float, float], ...]) -> None:
+        self.slots.check_bundles(bundles)
+        self._reservations.append((peer, number, bundles, next(self._turns)))
+        self.schedule()
+
+    def _grant_reservations(self) -> None:
+        while self._reservations:
+            peer, number, bundles, _ = self._reservations[0]
+            if not self.slots.reserve(number, bundles):
+                return
+            self._reservations.popleft()
+            self._reserved_by[number] = peer
+            self._send(peer, ("reserved", number))
+
+    def release(self, number: int) -> None:
+        self._reservations = deque(item for item in self._reservations if item[1] != number)
+        self._reserved_by.pop(number, None)
+        self.slots.release(number)
+        self.schedule()

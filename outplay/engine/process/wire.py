@@ -1,0 +1,167 @@
+"""Frames over Unix sockets: never blocking, in order, and only between processes that know the run's key."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pickle
+import socket
+import struct
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+HUB = 0
+DRIVER = 1
+
+_FRAME = struct.Struct("<I")
+_HELLO = struct.Struct("<8sQ32s")
+_MAGIC = b"outplay1"
+_CHUNK = 1 << 18
+_MOST_FDS = 16
+
+Message = tuple[Any, ...]
+
+
+def socket_path(folder: str, index: int) -> str:
+    return str(Path(folder) / f"{index}")
+
+
+def _proof(key: bytes, sender: int, receiver: int) -> bytes:
+    return hmac.digest(key, _MAGIC + struct.pack("<QQ", sender, receiver), hashlib.sha256)
+
+
+class WrongKeyError(ConnectionError):
+    """Somebody connected who does not know the run's key."""
+
+
+class Channel:
+    """One connection: `send` queues what the socket does not take, `receive` returns whole messages.
+
+    Until a channel that was accepted has shown that the other side knows the key, nothing it sends is unpickled.
+    """
+
+    def __init__(self, sock: socket.socket, peer: int | None) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer
+        self.takes_fds = peer == HUB  # only the hub sends descriptors
+        self.closed = False
+        self.fds: deque[int] = deque()  # received and not yet claimed by the message that announced them
+        self._in = bytearray()
+        self._out: deque[tuple[memoryview, list[int]]] = deque()
+
+    @classmethod
+    def connect(cls, folder: str, key: bytes, sender: int, receiver: int) -> Channel:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(socket_path(folder, receiver))
+            sock.sendall(_HELLO.pack(_MAGIC, sender, _proof(key, sender, receiver)))
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock, receiver)
+
+    def accept_hello(self, key: bytes, receiver: int) -> bool:
+        """Whether the other side has introduced itself by now; raises WrongKeyError if it is a stranger."""
+        if len(self._in) < _HELLO.size:
+            return False
+        magic, sender, proof = _HELLO.unpack_from(self._in)
+        if magic != _MAGIC or not hmac.compare_digest(proof, _proof(key, sender, receiver)):
+            raise WrongKeyError("a process without the run's key tried to connect")
+        del self._in[: _HELLO.size]
+        self.peer = sender
+        return True
+
+    def send(self, message: Message, fds: list[int] | None = None) -> None:
+        """Send what the socket takes now and queue the rest."""
+        data = pickle.dumps(message, protocol=5)
+        frame = _FRAME.pack(len(data)) + data
+        sent = 0
+        if not self._out and not fds and not self.closed:
+            try:
+                sent = self.sock.send(frame)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.closed = True  # the reader's side notices too, and tells whoever waits
+        if sent < len(frame):
+            self._out.append((memoryview(frame)[sent:], fds or []))
+            if fds:
+                self.flush()
+
+    def flush(self) -> None:
+        """Send what the socket takes of what is queued."""
+        while self._out and not self.closed:
+            data, fds = self._out[0]
+            try:
+                sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.closed = True
+                return
+            if sent == len(data):
+                self._out.popleft()
+            else:
+                self._out[0] = (data[sent:], [])
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._out) and not self.closed
+
+    def read(self) -> None:
+        """Take all that has arrived. Sets `closed` at the end of the stream."""
+        while not self.closed:
+            try:
+                if self.takes_fds:
+                    chunk, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MOST_FDS)
+                    self.fds.extend(fds)
+                else:
+                    chunk = self.sock.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.closed = True
+                return
+            if not chunk:
+                self.closed = True
+            self._in += chunk
+            # With descriptors, a read ends where they are attached, not where the data ends.
+            if len(chunk) < _CHUNK and not self.takes_fds:
+                return
+
+    def messages(self) -> list[Message]:
+        """The whole messages that have been read."""
+        found: list[Message] = []
+        start, end = 0, len(self._in)
+        with memoryview(self._in) as view:
+            while end - start >= _FRAME.size:
+                (length,) = _FRAME.unpack_from(view, start)
+                if end - start - _FRAME.size < length:
+                    break
+                start += _FRAME.size
+                found.append(pickle.loads(view[start : start + length]))
+                start += length
+        if start == end:
+            self._in.clear()
+        elif start:
+            del self._in[:start]
+        return found
+
+    def close(self) -> None:
+        self.closed = True
+        self.sock.close()
+        for fd in self.fds:
+            os.close(fd)
+        self.fds.clear()
+
+
+def listen(folder: str, index: int) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(socket_path(folder, index))
+    sock.listen(1024)
+    sock.setblocking(False)
+    return sock

@@ -1,0 +1,209 @@
+"""A worker: a fresh interpreter that runs tasks, or hosts one actor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import deque
+from typing import Any
+
+from outplay.engine import api, serialize
+from outplay.engine.base import Callee, CarriedError, invoke
+from outplay.engine.definitions import ReusableValues, definitions, reusable_values
+from outplay.engine.process.engine import Entry, ProcessEngine
+from outplay.engine.process.payload import CallSpec, WorkSpec
+from outplay.engine.process.reaping import raise_file_limit
+from outplay.engine.process.wire import HUB
+from outplay.engine.typed import TypedSignature
+from outplay.errors import ActorDiedError, OutplayError
+
+# A call that arrived, with the entries of all that it mentions: they must outlive it.
+Job = tuple[CallSpec, list[Entry]]
+
+
+class Worker:
+    """Takes jobs one at a time: tasks from the hub, or the construction of an actor and then its callers' calls."""
+
+    def __init__(self, engine: ProcessEngine) -> None:
+        self.engine = engine
+        self.values = ReusableValues()
+        self.instance: Any = None
+        self.actor: Callee | None = None
+        self.leaving = False
+        self.tasks: deque[tuple[WorkSpec, list[Entry]]] = deque()
+        self.construction: tuple[WorkSpec, list[Entry]] | None = None
+        self.calls: deque[Job] = deque()
+        self._callees: dict[str, Callee] = {}
+        engine.on_hub_lost = _end_with_children
+        engine.handlers |= {
+            "run": lambda _, work: self.tasks.append((work, engine.adopt(work.call.granted))),
+            "make": self._on_make,
+            "call": self._on_call,
+            "exit": self._on_exit,
+            "retire": self._on_retire,
+        }
+
+    def _on_make(self, _: int, work: WorkSpec) -> None:
+        self.construction = (work, self.engine.adopt(work.call.granted))
+
+    def _on_call(self, _: int, *fields: Any) -> None:
+        spec = CallSpec.from_wire(fields)
+        self.calls.append((spec, self.engine.adopt(spec.granted) if spec.granted else []))
+
+    def _on_exit(self, _: int) -> None:
+        self.leaving = True
+
+    def _on_retire(self, _: int) -> None:
+        if self.engine.is_quiet() and not self.tasks:
+            self.leaving = True
+
+    def run(self) -> None:
+        while True:
+            self.engine.post.wait_until(self._has_work)
+            if self.tasks:
+                work, held = self.tasks.popleft()
+                self.engine.in_call_with_slot = work.cpus > 0
+                self._run_task(work.call)
+                del work, held
+                self._after_call()
+                self.engine.post.send(HUB, ("done",))
+            elif self.construction is not None:
+                (work, held), self.construction = self.construction, None
+                self.engine.in_call_with_slot = work.cpus > 0
+                self._construct(work.call)
+                del work, held
+                self._after_call()
+            elif self.calls and self.actor is not None:
+                spec, held = self.calls.popleft()
+                self._run_method(spec)
+                del spec, held
+                self._after_call()
+            else:
+                return
+
+    def _has_work(self) -> bool:
+        return bool(
+            self.tasks or self.construction is not None or self.leaving or (self.calls and self.actor is not None)
+        )
+
+    def _run_task(self, spec: CallSpec) -> None:
+        def run() -> list[Any]:
+            callee = self._callee(spec)
+            return self._invoke(spec, callee.target, callee.signature)
+
+        self._answer(spec, run)
+
+    def _run_method(self, spec: CallSpec) -> None:
+        def run() -> list[Any]:
+            assert self.actor is not None
+            function = getattr(self.instance, spec.target)
+            return self._invoke(spec, function, self.actor.methods.get(spec.target))
+
+        self._answer(spec, run)
+
+    def _construct(self, spec: CallSpec) -> None:
+        try:
+            self._learn_definitions(spec)
+            with reusable_values(self.values):
+                callee = self._callee(spec)
+                self.instance = self._invoke(spec, callee.target, None)[0]
+                self.actor = callee
+        except OutplayError as error:
+            death = ActorDiedError(f"actor {spec.name} died: its constructor failed", error)
+            self.engine.post.send(HUB, ("unmade", self.engine.error_payload(death)))
+            self.leaving = True
+
+    def _callee(self, spec: CallSpec) -> Callee:
+        """The function or class of a call; the hub is asked for it once."""
+        if spec.target not in self._callees:
+            data = self.engine.post.request("fetch", spec.target)
+
+            def unpack() -> tuple[tuple[Any, ...], dict[str, Any]]:
+                path, callee = serialize.loads(data, [])
+                _extend_path(path)
+                return (callee,), {}
+
+            # Unpickling imports the user's modules; what that raises is an error of the call.
+            (self._callees[spec.target],) = invoke(spec.name, lambda callee: callee, unpack, 1, None)
+        return self._callees[spec.target]
+
+    def _learn_definitions(self, spec: CallSpec) -> None:
+        if spec.definitions is not None and not definitions.knows(spec.definitions):
+            definitions.merge(spec.definitions, self.engine.post.request("fetch", spec.definitions))
+
+    def _invoke(self, spec: CallSpec, function: Any, signature: TypedSignature | None) -> list[Any]:
+        return invoke(spec.name, function, lambda: self._arguments(spec), len(spec.results), signature)
+
+    def _arguments(self, spec: CallSpec) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        keeper = self.engine.entry(spec.payload.place.object) if spec.payload.place else None
+        args, kwargs = self.engine.store.read(spec.payload, keeper)
+        values = []
+        for place, number, payload in spec.slots:
+            entry = self.engine.entry(number)
+            if entry.payload is None and payload is not None:
+                entry.payload = payload
+                entry.contained = [self.engine.entry(inner) for inner in payload.refs]
+            try:
+                values.append((place, self.engine.get_entry(entry)))
+            except OutplayError as error:
+                raise CarriedError(error) from None
+        return serialize.join_call(args, kwargs, values)
+
+    def _answer(self, spec: CallSpec, run: Any) -> None:
+        """Run the call and send its caller the results, or the error in place of each."""
+        engine = self.engine
+        try:
+            self._learn_definitions(spec)
+            with reusable_values(self.values):
+                results = run()
+            payloads, carried = [], []
+            for number, value in zip(spec.results, results, strict=True):
+                packed = serialize.dumps(value, f"the result of {spec.name}")
+                payloads.append(engine.to_payload(packed, number, spec.caller))
+                carried.append(packed.carried)
+            del results
+        except OutplayError as error:
+            payloads, carried = [engine.error_payload(error)] * len(spec.results), []
+        # What lies in the store is the caller's already; what is inside the results becomes so here.
+        engine.grant(tuple(number for payload in payloads for number in payload.refs), spec.caller)
+        granted = tuple(number for payload in payloads for number in payload.mentions)
+        kept = engine.keep(spec.lent)
+        engine.post.send(spec.caller, ("result", spec.id, [tuple(payload) for payload in payloads], granted, kept))
+        del carried
+
+    def _after_call(self) -> None:
+        with reusable_values(self.values):
+            self.values.end_of_call()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.engine.flush_dropped()
+
+
+def _extend_path(path: list[str]) -> None:
+    known = set(sys.path)
+    sys.path.extend(entry for entry in path if entry not in known)
+
+
+def _end_with_children() -> None:
+    """The hub is gone: end at once, and take what this worker started along."""
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Entry point of a worker process."""
+    # Ctrl-C in a terminal is for the driver, which ends its workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    raise_file_limit()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    engine = ProcessEngine(settings["folder"], bytes.fromhex(settings["key"]), settings["index"])
+    api.attach(engine)
+    worker = Worker(engine)
+    engine.post.send(HUB, ("ready", os.getpid()))
+    worker.run()
+    engine.flush_dropped()
+    engine.post.flush_all(timeout=5)
+

@@ -1,0 +1,449 @@
+"""The Ray engine: a thin translation to a Ray cluster. The only file that imports Ray."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from outplay.engine import api, serialize
+from outplay.engine.base import Callee, Method, Ref, invoke, result_types, sendable
+from outplay.engine.definitions import ReusableValues, definitions, reusable_values
+from outplay.engine.options import Options, Reservation, check_fits
+from outplay.engine.typed import TypedSignature
+from outplay.errors import (
+    ActorDiedError,
+    EngineError,
+    GetTimeoutError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutplayError,
+    SerializationError,
+    TaskError,
+    WorkerDiedError,
+)
+
+try:
+    import ray
+    import ray.exceptions
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+except ImportError as error:
+    raise EngineError("engine='ray' needs Ray, which is not installed: pip install 'outplay[ray]'") from error
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_EXCLUDED = [".git", ".venv", "__pycache__", "*.pyc", ".mypy_cache", ".ruff_cache", ".pytest_cache"]
+
+
+class RayRef(Ref):
+    __slots__ = ("_object_ref",)
+
+    def __init__(self, object_ref: Any, known_type: Any) -> None:
+        self._object_ref = object_ref
+        self._type = known_type
+
+    @property
+    def id(self) -> Any:
+        return self._object_ref.hex()
+
+    def __reduce__(self) -> Any:
+        return RayRef, (self._object_ref, self._type)
+
+
+class RayToken:
+    """What a handle holds: Ray's own handle of the actor."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RayToken) and self.handle._actor_id == other.handle._actor_id
+
+    def __hash__(self) -> int:
+        return hash(self.handle._actor_id)
+
+    def __reduce__(self) -> Any:
+        return RayToken, (self.handle,)
+
+
+# What travels to Ray's workers: (name, bytes) of the definitions that the caller knew, and of the function or class.
+Known = tuple[str, Any] | None
+Exported = tuple[str, bytes]
+_callees: dict[str, Callee] = {}
+_task_values = ReusableValues()
+
+
+def _enter(known: Known, exported: Exported) -> Callee:
+    """In a Ray worker, before a call: make the engine, the definitions and the function known here."""
+    if not api.is_initialized():
+        api.attach(RayEngine(connected=False, fixed_resources=False))
+    if known is not None and not definitions.knows(known[0]):
+        definitions.merge(*known)
+    _tell_ray_serializers()
+    name, data = exported
+    if name not in _callees:
+        path, _callees[name] = serialize.loads(data, [])
+        sys.path.extend(entry for entry in path if entry not in sys.path and os.path.isdir(entry))
+    return _callees[name]
+
+
+def _run_task(exported: Exported, known: Known, num_returns: int, args: Any, kwargs: Any) -> Any:
+    callee = _enter(known, exported)
+    with reusable_values(_task_values):
+        try:
+            return _returned(
+                invoke(callee.name, callee.target, lambda: (args, kwargs), num_returns, callee.signature)
+            )
+        finally:
+            _task_values.end_of_call()
+
+
+def _returned(results: list[Any]) -> Any:
+    return results[0] if len(results) == 1 else results
+
+
+class _Host:
+    """The Ray actor that hosts an instance of the user's class."""
+
+    def __init__(self, exported: Exported, known: Known, *args: Any, **kwargs: Any) -> None:
+        self._exported = exported
+        self._callee = _enter(known, exported)
+        self._values = ReusableValues()
+        self._death: ActorDiedError | None = None
+        with reusable_values(self._values):
+            try:
+                (self._instance,) = invoke(self._callee.name, self._callee.target, lambda: (args, kwargs), 1, None)
+            except OutplayError as error:
+                # Ray would say only in words why; this way the callers get the error itself.
+                self._death = ActorDiedError(f"actor {self._callee.name} died: its constructor failed", error)
+            self._values.end_of_call()
+
+    def call(self, known: Known, method: str, num_returns: int, *args: Any, **kwargs: Any) -> Any:
+        if self._death is not None:
+            raise self._death
+        _enter(known, self._exported)
+        name, signature = f"{self._callee.name}.{method}", self._callee.methods.get(method)
+        with reusable_values(self._values):
+            try:
+                function = getattr(self._instance, method)
+                return _returned(invoke(name, function, lambda: (args, kwargs), num_returns, signature))
+            finally:
+                self._values.end_of_call()
+
+
+class RayEngine:
+    """Tasks are Ray tasks, actors are Ray actors, objects are Ray objects."""
+
+    name = "ray"
+
+    def __init__(self, connected: bool, fixed_resources: bool, runtime_env: dict[str, Any] | None = None) -> None:
+        self._connected = connected  # by us: then it is ours to disconnect
+        self._fixed_resources = fixed_resources  # no node will ever join: what does not fit now never will
+        self._runtime_env = runtime_env  # for each call, where the connection was made without ours
+        self._actors: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._known: tuple[str, Known] | None = None
+
+    def put(self, value: Any) -> Ref:
+        _tell_ray_serializers()
+        return RayRef(self._sent("the object given to put()", (value,), {}, lambda: ray.put(value)), type(value))
+
+    def get(self, refs: list[Ref], timeout: float | None) -> list[Any]:
+        with _translated(f"{len(refs)} objects were not ready in {timeout} s"):
+            values: list[Any] = ray.get([_object_ref(ref) for ref in refs], timeout=timeout)
+            return values
+
+    def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
+        by_object = {_object_ref(ref): ref for ref in refs}
+        ready, _ = ray.wait(list(by_object), num_returns=num_returns, timeout=timeout)
+        chosen = set(ready)
+        return (
+            [ref for found, ref in by_object.items() if found in chosen],
+            [ref for found, ref in by_object.items() if found not in chosen],
+        )
+
+    def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
+        how = self._how(callee.name, options, default_cpus=1)
+        task = self._task(callee).options(max_retries=options.max_retries, num_returns=options.num_returns, **how)
+        count, known = options.num_returns, self._known_definitions()
+        sent = self._sent(
+            callee.name, args, kwargs, lambda: task.remote(known, count, *_unwrapped(args), **_unwrapped_named(kwargs))
+        )
+        return _refs(sent, callee.signature, count)
+
+    def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> RayToken:
+        how = self._how(callee.name, options, default_cpus=0)
+        host = self._host(callee).options(max_restarts=options.max_restarts, **how)
+        exported, known = _export(callee), self._known_definitions()
+        handle = self._sent(
+            callee.name, args, kwargs, lambda: host.remote(exported, known, *_unwrapped(args), **_unwrapped_named(kwargs))
+        )
+        self._actors.add(handle)
+        return RayToken(handle)
+
+    def call(
+        self, token: Any, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int
+    ) -> list[Ref]:
+        known = self._known_definitions()
+        sent = self._sent(
+            method.full_name,
+            args,
+            kwargs,
+            lambda: token.handle.call.options(num_returns=num_returns).remote(
+                known, method.name, num_returns, *_unwrapped(args), **_unwrapped_named(kwargs)
+            ),
+        )
+        return _refs(sent, method.signature, num_returns)
+
+    def kill(self, token: Any) -> None:
+        ray.kill(token.handle)
+
+    def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation:
+        if self._fixed_resources:
+            total = ray.cluster_resources()
+            check_fits(
+                "reserve()",
+                sum(cpus for cpus, _ in bundles),
+                sum(gpus for _, gpus in bundles),
+                [(total.get("CPU", 0.0), total.get("GPU", 0.0))],
+                "this machine",
+            )
+        group = placement_group([_resources(cpus, gpus) for cpus, gpus in bundles])
+        if not group.wait(timeout_seconds=1e9 if timeout is None else timeout):
+            remove_placement_group(group)
+            raise GetTimeoutError(f"the resources of reserve() were not free within {timeout:g} s")
+        return Reservation(group, bundles)
+
+    def release(self, reservation: Reservation) -> None:
+        remove_placement_group(reservation.id)
+
+    def shutdown(self) -> None:
+        if self._connected:
+            ray.shutdown()
+            return
+        for handle in list(self._actors):
+            ray.kill(handle)
+
+    def _how(self, name: str, options: Options, default_cpus: float) -> dict[str, Any]:
+        cpus, gpus = options.cpus(default_cpus), options.num_gpus
+        how: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus}
+        if options.reservation is not None:
+            check_fits(name, cpus, gpus, list(options.reservation.bundles), "its reservation")
+            how["scheduling_strategy"] = PlacementGroupSchedulingStrategy(options.reservation.id)
+        elif self._fixed_resources and (cpus > 1 or gpus > 0):
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            check_fits(name, cpus, gpus, [(n.get("CPU", 0.0), n.get("GPU", 0.0)) for n in nodes], "this machine")
+        if cpus > 1:
+            environment = dict(self._runtime_env or {})
+            how["runtime_env"] = {**environment, "env_vars": {**environment.get("env_vars", {}), **_threads(int(cpus))}}
+        elif self._runtime_env is not None:
+            how["runtime_env"] = self._runtime_env
+        return how
+
+    def _task(self, callee: Callee) -> Any:
+        if "ray task" not in callee.exports:
+            exported = _export(callee)
+
+            def task(known: Known, num_returns: int, *args: Any, **kwargs: Any) -> Any:
+                return _run_task(exported, known, num_returns, args, kwargs)
+
+            task.__name__ = task.__qualname__ = callee.name  # what Ray's own tools show
+            callee.exports["ray task"] = ray.remote(task)
+        return callee.exports["ray task"]
+
+    def _host(self, callee: Callee) -> Any:
+        if "ray host" not in callee.exports:
+            callee.exports["ray host"] = ray.remote(type(callee.name, (_Host,), {}))
+        return callee.exports["ray host"]
+
+    def _known_definitions(self) -> Known:
+        exported = definitions.export()
+        _tell_ray_serializers()
+        return exported
+
+    @staticmethod
+    def _sent(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+        """Send, and name what cannot be serialised."""
+        try:
+            with _translated(""):
+                return send()
+        except (TypeError, AttributeError) as error:
+            if isinstance(error, OutplayError):
+                raise
+            serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))  # raises, and says it better
+            raise SerializationError(f"the arguments of {name} cannot travel between processes: {error}") from error
+
+
+def _export(callee: Callee) -> Exported:
+    import hashlib
+
+    if "ray" not in callee.exports:
+        data = serialize.function_bytes((list(sys.path), callee), callee.target)
+        callee.exports["ray"] = (hashlib.sha256(data).hexdigest()[:32], data)
+    exported: Exported = callee.exports["ray"]
+    return exported
+
+
+def _refs(sent: Any, signature: TypedSignature | None, count: int) -> list[Ref]:
+    objects = [sent] if count == 1 else sent
+    return [RayRef(found, known) for found, known in zip(objects, result_types(signature, count), strict=True)]
+
+
+def _object_ref(ref: Ref) -> Any:
+    if not isinstance(ref, RayRef):
+        raise EngineError(f"{ref} belongs to another engine, which was shut down")
+    return ref._object_ref
+
+
+def _unwrapped(args: tuple[Any, ...]) -> list[Any]:
+    return [_object_ref(arg) if isinstance(arg, Ref) else arg for arg in args]
+
+
+def _unwrapped_named(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: _object_ref(arg) if isinstance(arg, Ref) else arg for name, arg in kwargs.items()}
+
+
+def _resources(cpus: float, gpus: float) -> dict[str, float]:
+    return {name: amount for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
+
+
+_told: dict[str, int] = {}
+
+
+def _tell_ray_serializers() -> None:
+    for name in definitions.names("serializer"):
+        found = definitions.lookup("serializer", name)
+        if found is not None and _told.get(name) != found[0]:
+            cls, serializer, deserializer = found[1]
+            ray.util.register_serializer(cls, serializer=serializer, deserializer=deserializer)
+            _told[name] = found[0]
+
+
+class _translated:  # noqa: N801 - used like a function, in a with statement
+    """Ray's errors become ours."""
+
+    def __init__(self, timeout_message: str) -> None:
+        self._timeout_message = timeout_message
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, ray.exceptions.RayError):
+            raise _ours(error, self._timeout_message) from error.__cause__
+
+
+def _ours(error: Any, timeout_message: str) -> OutplayError:
+    cause: Any = error
+    while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None and cause.cause is not cause:
+        cause = cause.cause
+    if isinstance(cause, OutplayError):
+        return cause
+    gone = (ray.exceptions.TaskPlacementGroupRemoved, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
+    match error:
+        case ray.exceptions.GetTimeoutError():
+            return GetTimeoutError(timeout_message)
+        case ray.exceptions.RayActorError() | ray.exceptions.ActorPlacementGroupRemoved():
+            return ActorDiedError(str(error).strip())
+        case ray.exceptions.WorkerCrashedError():
+            return WorkerDiedError(f"the process that ran the task died: {error}")
+        case ray.exceptions.ObjectStoreFullError():
+            return ObjectStoreFullError(str(error))
+        case ray.exceptions.ObjectLostError():
+            return ObjectLostError(str(error))
+        case ray.exceptions.RayTaskError():
+            # Our wrapper turns what the user's code raises into TaskError: what is left is Ray's own, on the way out.
+            if isinstance(cause, (TypeError, AttributeError)):
+                return SerializationError(f"the result of {error.function_name} cannot travel: {cause}")
+            return TaskError(str(error.function_name), str(error.traceback_str), sendable(cause))
+    if isinstance(error, gone):
+        return WorkerDiedError(str(error))
+    return EngineError(f"Ray failed: {error}")
+
+
+def start_ray_engine(num_cpus: int | None, address: str | None, object_store_bytes: int | None) -> RayEngine:
+    """Join a cluster, or start a Ray of our own on this machine."""
+    if ray.is_initialized():
+        # The program made its own connection: use it, and leave it alone at the end.
+        return RayEngine(connected=False, fixed_resources=False, runtime_env={"env_vars": _threads(1)})
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address in (None, "local"):
+        _start_ray(num_cpus, object_store_bytes)
+        return RayEngine(connected=True, fixed_resources=True)
+    if num_cpus is not None or object_store_bytes is not None:
+        raise ValueError(f"num_cpus and object_store_bytes are the cluster's to decide at address={address!r}")
+    try:
+        ray.init(address=address, runtime_env=_cluster_runtime_env(), log_to_driver=True, logging_level="warning")
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise EngineError(f"cannot join the Ray cluster at address={address!r}: {error}") from error
+    return RayEngine(connected=True, fixed_resources=False)
+
+
+def _start_ray(num_cpus: int | None, object_store_bytes: int | None) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves this machine unasked
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    ray.init(
+        address="local",
+        num_cpus=num_cpus,
+        object_store_memory=object_store_bytes,
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        logging_level="warning",
+        runtime_env={"env_vars": {**_threads(1), "PYTHONPATH": path}},
+    )
+
+
+def _threads(count: int) -> dict[str, str]:
+    return {name: str(count) for name in THREAD_VARIABLES}
+
+
+def _cluster_runtime_env() -> dict[str, Any]:
+    """What the nodes need of this program: the user's modules, Outplay itself, and the thread caps."""
+    import json
+
+    import outplay
+
+    wanted: dict[str, Any] = {
+        "env_vars": _threads(1),
+        "py_modules": [str(Path(outplay.__file__).parent)],
+        "working_dir": str(_user_folder()),
+        "excludes": _EXCLUDED,
+    }
+    # `ray job submit` has set some of this already, and Ray refuses to hear of it twice.
+    submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env") or {}
+    set_already = submitted.get("env_vars", {})
+    wanted["env_vars"] = {name: value for name, value in wanted["env_vars"].items() if name not in set_already}
+    if "working_dir" in submitted:
+        del wanted["working_dir"], wanted["excludes"]
+    else:
+        _check_size(Path(wanted["working_dir"]))
+    return {name: value for name, value in wanted.items() if name == "env_vars" or name not in submitted}
+
+
+def _user_folder() -> Path:
+    """Where the user's modules are: beside the program, or in the working directory for installed commands."""
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    here = Path.cwd()
+    if main is None:
+        return here
+    folder = Path(main).resolve().parent
+    return here if folder.is_relative_to(Path(sys.prefix).resolve()) else folder
+
+
+_MOST_BYTES = 400 * 1024 * 1024  # Ray refuses 500 MB, after packing it all
+
+
+def _check_size(folder: Path) -> None:
+    total = 0
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _EXCLUDED]
+        total += sum(os.path.getsize(os.path.join(parent, f)) for f in files if not os.path.islink(os.path.join(parent, f)))
+        if total > _MOST_BYTES:
+            raise EngineError(
+                f"the folder {folder} is sent to the cluster's nodes, so that they can import your modules, but holds "
+                f"more than {_MOST_BYTES // 2**20} MB; put your program into a folder of its own, or submit it with "
+                f"`ray job submit --working-dir`"
+            )

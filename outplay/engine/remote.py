@@ -1,0 +1,204 @@
+"""`@outplay.remote`: functions become tasks, classes become actors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from outplay.engine.base import Callee, Method, Ref
+from outplay.engine.options import Options
+from outplay.engine.typed import TypedSignature
+from outplay.errors import nearest
+
+
+def remote(*args: Any, **options: Any) -> Any:
+    """Make a function a task or a class an actor.
+
+    >>> @outplay.remote
+    ... def gradient(model, seed): ...
+    >>> @outplay.remote(num_cpus=1, max_restarts=2)
+    ... class Player: ...
+    >>> ref = gradient.remote(model, 0)
+    >>> player = Player.remote()
+    """
+    if len(args) == 1 and not options and callable(args[0]):
+        return _declare(args[0], {})
+    if args:
+        raise TypeError("@outplay.remote takes keyword options only, as in @outplay.remote(num_returns=2)")
+    return lambda target: _declare(target, options)
+
+
+def _declare(target: Any, options: dict[str, Any]) -> RemoteFunction | RemoteClass:
+    if isinstance(target, (RemoteFunction, RemoteClass)):
+        raise TypeError(f"{target._callee.name} is remote already")
+    if inspect.isclass(target):
+        checked = Options().updated("class", options)
+        return RemoteClass(_class_callee(target, checked.typed), checked)
+    if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target):
+        raise TypeError(f"{target.__qualname__} is a coroutine or generator; a remote function is a plain function")
+    if not callable(target):
+        raise TypeError(f"@outplay.remote takes a function or a class, not {target!r}")
+    checked = Options().updated("function", options)
+    name = getattr(target, "__qualname__", type(target).__name__)
+    signature = TypedSignature.of(target, name) if checked.typed else None
+    return RemoteFunction(Callee(target, name, signature), checked)
+
+
+def _class_callee(cls: type, typed: bool) -> Callee:
+    methods: dict[str, TypedSignature | None] = {}
+    for name in dir(cls):
+        raw = inspect.getattr_static(cls, name)
+        special = name.startswith("__") and name != "__call__"
+        if special or not callable(getattr(cls, name)) or isinstance(raw, type):
+            continue
+        bound = not isinstance(raw, staticmethod) and not isinstance(raw, classmethod)
+        function = getattr(cls, name)
+        methods[name] = (
+            TypedSignature.of(function, f"{cls.__qualname__}.{name}", method=bound)
+            if typed and inspect.isroutine(function) and inspect.isfunction(inspect.unwrap(function))
+            else None
+        )
+    constructor = cls.__init__
+    signature = (
+        TypedSignature.of(constructor, cls.__qualname__, method=True)
+        if typed and inspect.isfunction(constructor)
+        else None
+    )
+    return Callee(cls, cls.__qualname__, signature, methods)
+
+
+def _type_behind(value: Any) -> Any:
+    return value._type if isinstance(value, Ref) else None
+
+
+def _one_or_all(refs: list[Ref]) -> Any:
+    return refs[0] if len(refs) == 1 else refs
+
+
+class RemoteFunction:
+    """A function that runs as a task: `f.remote(…)` returns a Ref at once, or `num_returns` of them."""
+
+    def __init__(self, callee: Callee, options: Options) -> None:
+        self._callee = callee
+        self._options = options
+        functools.update_wrapper(self, callee.target, updated=())
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        from outplay.engine import api
+
+        if self._callee.signature is not None:
+            self._callee.signature.check_call(args, kwargs, _type_behind)
+        return _one_or_all(api.engine().submit(self._callee, args, kwargs, self._options))
+
+    def options(self, **options: Any) -> RemoteFunction:
+        """The same function with other options, for one call or many."""
+        changed = self._options.updated("function", options)
+        callee = self._callee
+        if changed.typed != self._options.typed:
+            signature = TypedSignature.of(callee.target, callee.name) if changed.typed else None
+            callee = Callee(callee.target, callee.name, signature, exports=callee.exports)
+        return RemoteFunction(callee, changed)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{self._callee.name} is remote: call {self._callee.name}.remote(…)")
+
+    def __reduce__(self) -> Any:
+        return RemoteFunction, (self._callee, self._options)
+
+    def __repr__(self) -> str:
+        return f"<remote function {self._callee.name}>"
+
+
+class RemoteClass:
+    """A class whose instances live in processes of their own: `Player.remote(…)` returns a handle at once."""
+
+    def __init__(self, callee: Callee, options: Options) -> None:
+        self._callee = callee
+        self._options = options
+        functools.update_wrapper(self, callee.target, updated=())
+
+    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+        from outplay.engine import api
+
+        if self._callee.signature is not None:
+            self._callee.signature.check_call(args, kwargs, _type_behind)
+        token = api.engine().create(self._callee, args, kwargs, self._options)
+        return ActorHandle(token, self._callee.name, self._callee.methods)
+
+    def options(self, **options: Any) -> RemoteClass:
+        """The same class with other options, for one actor or many."""
+        changed = self._options.updated("class", options)
+        callee = self._callee
+        if changed.typed != self._options.typed:
+            callee = _class_callee(callee.target, changed.typed)
+        return RemoteClass(callee, changed)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{self._callee.name} is remote: call {self._callee.name}.remote(…)")
+
+    def __reduce__(self) -> Any:
+        return RemoteClass, (self._callee, self._options)
+
+    def __repr__(self) -> str:
+        return f"<remote class {self._callee.name}>"
+
+
+class ActorHandle:
+    """An actor, seen from anywhere: `handle.method.remote(…)`. The actor ends when its last handle is gone."""
+
+    def __init__(self, token: Any, name: str, methods: dict[str, TypedSignature | None]) -> None:
+        self._token = token
+        self._name = name
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        if name.startswith("__") and name != "__call__":
+            raise AttributeError(name)
+        if name not in self._methods:
+            raise AttributeError(f"actor {self._name} has no method {name!r}{nearest(name, self._methods)}")
+        return ActorMethod(self, Method(self._name, name, self._methods[name]), 1)
+
+    def __dir__(self) -> list[str]:
+        return list(self._methods)
+
+    def __reduce__(self) -> Any:
+        return ActorHandle, (self._token, self._name, self._methods)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActorHandle) and bool(self._token == other._token)
+
+    def __hash__(self) -> int:
+        return hash(self._token)
+
+    def __repr__(self) -> str:
+        return f"<actor {self._name}>"
+
+
+class ActorMethod:
+    """`handle.method`: call it with `.remote(…)`."""
+
+    __slots__ = ("_handle", "_method", "_num_returns")
+
+    def __init__(self, handle: ActorHandle, method: Method, num_returns: int) -> None:
+        self._handle = handle
+        self._method = method
+        self._num_returns = num_returns
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        from outplay.engine import api
+
+        if self._method.signature is not None:
+            self._method.signature.check_call(args, kwargs, _type_behind)
+        refs = api.engine().call(self._handle._token, self._method, args, kwargs, self._num_returns)
+        return _one_or_all(refs)
+
+    def options(self, **options: Any) -> ActorMethod:
+        """The same method with another number of results: `.options(num_returns=2)`."""
+        num_returns = Options(num_returns=self._num_returns).updated("method", options).num_returns
+        return ActorMethod(self._handle, self._method, num_returns)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{self._method.full_name} is remote: call handle.{self._method.name}.remote(…)")
+
+

@@ -1,0 +1,264 @@
+"""Objects to bytes and back, for every engine that moves them.
+
+Buffers (numpy arrays, tensors) are kept out of the pickle stream, so that a store can write them once and hand
+out views of them. Functions and classes of the main program travel by value: no worker imports it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import threading
+from collections import ChainMap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from outplay.errors import SerializationError
+
+_PLAIN = {type(None), bool, int, float, str, bytes}
+
+
+class Packed(NamedTuple):
+    """A serialised object: the pickle stream, its buffers, and the Refs and handles that travel in it."""
+
+    data: bytes
+    buffers: list[memoryview]
+    writable: frozenset[int]  # the buffers of tensors, which have no read-only form
+    carried: list[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data) + sum(buffer.nbytes for buffer in self.buffers)
+
+
+class _Dump(threading.local):
+    """What the dump now running in this thread has met."""
+
+    carried: list[Any] | None = None
+    tensors: list[pickle.PickleBuffer] | None = None
+
+
+_dump = _Dump()
+_custom: dict[type, Callable[[Any], Any]] = {}
+
+
+def register(cls: type, serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]) -> None:
+    """Let `serializer(object)` travel in place of an instance of `cls`; `deserializer` makes it anew."""
+    _custom[cls] = lambda instance: (deserializer, (serializer(instance),))
+
+
+def carry(item: Any) -> None:
+    """Called by a Ref or handle while it is pickled: notes it in the dump that meets it."""
+    if _dump.carried is None:
+        raise SerializationError(
+            "a Ref or actor handle only travels inside the engine's own calls (remote, put); pickling it elsewhere "
+            "would not keep what it stands for alive"
+        )
+    _dump.carried.append(item)
+
+
+def dumps(value: Any, what: str) -> Packed:
+    """Serialise `value`; `what` names it in the error if that fails."""
+    buffers: list[pickle.PickleBuffer] = []
+    outer = (_dump.carried, _dump.tensors)
+    _dump.carried, _dump.tensors = [], []
+    try:
+        if _is_plain(value):
+            # The C pickler alone takes a tenth of the time, and these types mean the same to it.
+            data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        else:
+            data = _cloud_dumps(value, buffers)
+        writable = frozenset(i for i, buffer in enumerate(buffers) if any(buffer is t for t in _dump.tensors))
+        return Packed(data, [buffer.raw() for buffer in buffers], writable, _dump.carried)
+    except SerializationError:
+        raise
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError) as error:
+        path, culprit = _culprit(value)
+        raise SerializationError(
+            f"{what} cannot travel between processes: {path or 'it'} is a {type(culprit).__module__}."
+            f"{type(culprit).__qualname__} ({error}). Leave it out, make it where it is used, or teach the engine "
+            f"its type with outplay.register_serializer"
+        ) from error
+    finally:
+        _dump.carried, _dump.tensors = outer
+
+
+def dumps_call(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], is_ref: Callable[[Any], bool]
+) -> tuple[Packed, list[tuple[int | str, Any]]]:
+    """Serialise the arguments of a call; Refs among them are taken out and returned with their places.
+
+    `join_call` puts the values that they stand for back in.
+    """
+    refs: list[tuple[int | str, Any]] = [(i, arg) for i, arg in enumerate(args) if is_ref(arg)]
+    refs += [(key, arg) for key, arg in kwargs.items() if is_ref(arg)]
+    if refs:
+        args = tuple(None if is_ref(arg) else arg for arg in args)
+        kwargs = {key: None if is_ref(arg) else arg for key, arg in kwargs.items()}
+    try:
+        return dumps((args, kwargs), f"the arguments of {name}"), refs
+    except SerializationError:
+        for place, arg in [*enumerate(args), *kwargs.items()]:
+            dumps(arg, f"argument {place!r} of {name}")  # raises, and names the one
+        raise
+
+
+def join_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any], values: list[tuple[int | str, Any]]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if not values:
+        return args, kwargs
+    positional = list(args)
+    for place, value in values:
+        if isinstance(place, int):
+            positional[place] = value
+        else:
+            kwargs[place] = value
+    return tuple(positional), kwargs
+
+
+def loads(data: Any, buffers: list[Any]) -> Any:
+    return pickle.loads(data, buffers=buffers)
+
+
+def _cloud_dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
+    import cloudpickle
+
+    with io.BytesIO() as file:
+        pickler = cloudpickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
+        pickler.dispatch_table = ChainMap(_custom, _tensor_table(), pickler.dispatch_table)
+        pickler.dump(value)
+        return file.getvalue()
+
+
+def function_bytes(value: Any, *functions: Any) -> bytes:
+    """`value` as bytes; the `functions` and classes in it go by value unless workers can import their modules."""
+    import cloudpickle
+
+    with _by_value_if_not_importable(functions):
+        try:
+            packed: bytes = cloudpickle.dumps(value, protocol=5)
+            return packed
+        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+            names = ", ".join(getattr(function, "__qualname__", repr(function)) for function in functions)
+            raise SerializationError(
+                f"{names} cannot be sent to workers: {error}. A global or closure variable holds what cannot travel; "
+                f"make that inside the function instead"
+            ) from error
+
+
+@contextmanager
+def _by_value_if_not_importable(functions: tuple[Any, ...]) -> Iterator[None]:
+    import cloudpickle
+
+    names = {getattr(function, "__module__", None) or "" for function in functions} - {"__main__"}
+    modules = [module for name in names if (module := sys.modules.get(name)) and not _importable(module)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(module: Any) -> bool:
+    """Whether another process finds `module` by its name: not if a test runner or notebook made it up."""
+    from importlib.machinery import PathFinder
+
+    path: Any = None
+    spec = None
+    for name in _prefixes(module.__name__):
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            # Frozen, built-in and hook-made modules are found by name in a fresh interpreter, or not ours to judge.
+            return getattr(module, "__file__", None) is None or getattr(module, "__spec__", None) is None
+        path = spec.submodule_search_locations
+    return spec is not None and spec.origin == getattr(getattr(module, "__spec__", None), "origin", spec.origin)
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])
+
+
+def _is_plain(value: Any, depth: int = 3) -> bool:
+    kind = type(value)
+    if kind in _PLAIN:
+        return True
+    if kind is dict:
+        return depth > 0 and all(
+            type(key) in _PLAIN and _is_plain(item, depth - 1) for key, item in value.items()
+        )
+    if kind is list or kind is tuple:
+        return depth > 0 and len(value) < 1000 and all(_is_plain(item, depth - 1) for item in value)
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and kind is numpy.ndarray and not value.dtype.hasobject and not _custom
+
+
+def _tensor_table() -> dict[Any, Any]:
+    torch = sys.modules.get("torch")
+    return {} if torch is None else {torch.Tensor: _reduce_tensor}
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    import torch
+
+    ordinary = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_quantized
+    if not ordinary or tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
+        return tensor.__reduce_ex__(5)
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    buffer = pickle.PickleBuffer(flat.numpy())
+    assert _dump.tensors is not None
+    _dump.tensors.append(buffer)
+    return _rebuild_tensor, (buffer, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
+
+
+def _rebuild_tensor(buffer: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    import torch
+
+    # A tensor has no read-only form, so it never shares memory that others read: small ones are copied here,
+    # large ones lie in a private (copy-on-write) mapping of the store.
+    source = bytearray(buffer) if memoryview(buffer).readonly else buffer
+    tensor = torch.frombuffer(source, dtype=torch.uint8).view(dtype).view(shape)
+    return tensor.requires_grad_(requires_grad)
+
+
+def _culprit(value: Any, path: str = "", depth: int = 4) -> tuple[str, Any]:
+    """The innermost part of `value` that cannot be pickled, with its path."""
+    if depth > 0:
+        for step, part in _parts(value):
+            try:
+                _probe(part)
+            except Exception:  # whatever it is, it is why this part cannot travel
+                return _culprit(part, path + step, depth - 1)
+    return path, value
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", item) for key, item in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"[{i}]", item) for i, item in enumerate(value))
+    else:
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            yield from ((f".{name}", item) for name, item in attributes.items())
+        for name, cell in zip(
+            getattr(getattr(value, "__code__", None), "co_freevars", ()),
+            getattr(value, "__closure__", None) or (),
+            strict=False,
+        ):
+            yield f".<closure {name}>", getattr(cell, "cell_contents", None)
+
+
+def _probe(part: Any) -> None:
+    outer = (_dump.carried, _dump.tensors)
+    _dump.carried, _dump.tensors = [], []
+    try:
+        _cloud_dumps(part, [])
+    finally:
+        _dump.carried, _dump.tensors = outer

@@ -1,0 +1,156 @@
+"""Who may run: CPU slots, GPUs and reservations as plain arithmetic, without any process behind it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outplay.engine.options import check_fits
+
+_ROUNDING = 1e-9  # fractions of a CPU are added and taken away in any order
+
+
+@dataclass
+class Pool:
+    """Resources that are given out together: the machine's, or one bundle of a reservation."""
+
+    cpus: float
+    gpus: float
+    free_cpus: float
+    free_gpus: dict[int, float]
+    parent: Lease | None = None  # what a bundle was cut from
+    closed: bool = False  # its reservation was released: what comes back goes on to the parent
+    used: int = 0
+
+
+@dataclass
+class Lease:
+    """What one task, actor or bundle holds, and of which pool."""
+
+    pool: Pool
+    cpus: float
+    gpus: dict[int, float] = field(default_factory=dict)
+    paused: bool = False
+
+
+class Slots:
+    """Gives out and takes back. CPUs are a count and may be overdrawn by who comes back from waiting; GPUs are not.
+
+    >>> slots = Slots(cpus=2, gpus=0)
+    >>> lease = slots.take(1, 0)
+    >>> slots.give(lease)
+    """
+
+    def __init__(self, cpus: float, gpus: int) -> None:
+        self.machine = Pool(cpus, gpus, cpus, {i: 1.0 for i in range(gpus)})
+        self.reservations: dict[int, list[Pool]] = {}
+
+    def check(self, what: str, cpus: float, gpus: float, reservation: int | None = None) -> None:
+        """Raise ResourceError for what will never fit."""
+        if gpus > 1 and gpus != int(gpus):
+            raise ValueError(f"{what} asks for num_gpus={gpus:g}: above 1 it is to be a whole number")
+        pools = self._pools(reservation)
+        where = "this machine" if reservation is None else "its reservation"
+        check_fits(what, cpus, gpus, [(pool.cpus, pool.gpus) for pool in pools], where)
+
+    def check_bundles(self, bundles: tuple[tuple[float, float], ...]) -> None:
+        cpus, gpus = sum(b[0] for b in bundles), sum(b[1] for b in bundles)
+        for bundle in bundles:
+            self.check("reserve()", *bundle)
+        check_fits("reserve()", cpus, gpus, [(self.machine.cpus, self.machine.gpus)], "this machine")
+
+    def take(self, cpus: float, gpus: float, reservation: int | None = None) -> Lease | None:
+        """A lease from the first pool with room for it, or None."""
+        for pool in self._pools(reservation):
+            if cpus and pool.free_cpus + _ROUNDING < cpus:
+                continue
+            shares = _choose_gpus(pool, gpus)
+            if shares is None:
+                continue
+            pool.free_cpus -= cpus
+            for gpu, share in shares.items():
+                pool.free_gpus[gpu] -= share
+            pool.used += 1
+            return Lease(pool, cpus, shares)
+        return None
+
+    def give(self, lease: Lease) -> None:
+        pool = lease.pool
+        if not lease.paused:
+            pool.free_cpus += lease.cpus
+        for gpu, share in lease.gpus.items():
+            pool.free_gpus[gpu] += share
+        pool.used -= 1
+        self._settle(pool)
+
+    def pause(self, lease: Lease) -> None:
+        """Its holder waits for something: others may use its CPUs meanwhile."""
+        if not lease.paused:
+            lease.paused = True
+            lease.pool.free_cpus += lease.cpus
+
+    def resume(self, lease: Lease) -> None:
+        if lease.paused:
+            lease.paused = False
+            lease.pool.free_cpus -= lease.cpus
+
+    def reserve(self, reservation: int, bundles: tuple[tuple[float, float], ...]) -> bool:
+        """Cut all bundles out of the machine, or none."""
+        leases: list[Lease] = []
+        for cpus, gpus in bundles:
+            lease = self.take(cpus, gpus)
+            if lease is None:
+                for taken in leases:
+                    self.give(taken)
+                return False
+            leases.append(lease)
+        self.reservations[reservation] = [
+            Pool(lease.cpus, sum(lease.gpus.values()), lease.cpus, dict(lease.gpus), parent=lease) for lease in leases
+        ]
+        return True
+
+    def release(self, reservation: int) -> None:
+        for pool in self.reservations.pop(reservation, []):
+            pool.closed = True
+            self._settle(pool)
+
+    def _settle(self, pool: Pool) -> None:
+        if pool.closed and pool.used == 0 and pool.parent is not None:
+            parent, pool.parent = pool.parent, None
+            self.give(parent)
+
+    def _pools(self, reservation: int | None) -> list[Pool]:
+        if reservation is None:
+            return [self.machine]
+        if reservation not in self.reservations:
+            raise ValueError("the reservation was released already")
+        return self.reservations[reservation]
+
+
+def _choose_gpus(pool: Pool, amount: float) -> dict[int, float] | None:
+    if amount == 0:
+        return {}
+    if amount < 1:
+        shared = [gpu for gpu, free in pool.free_gpus.items() if free + _ROUNDING >= amount]
+        # The fullest that still has room, so that whole GPUs stay whole.
+        return {min(shared, key=lambda gpu: pool.free_gpus[gpu]): amount} if shared else None
+    whole = [gpu for gpu, free in pool.free_gpus.items() if free + _ROUNDING >= 1][: int(amount)]
+    return {gpu: 1.0 for gpu in whole} if len(whole) == int(amount) else None
+
+
+def count_cpus() -> int:
+    """The cores this process may use, which a container or `taskset` may have limited."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES would name them; nothing is imported to find out."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [name for name in chosen.split(",") if name.strip() and name.strip() != "-1"]
+    devices = [path.name for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    return [str(i) for i in range(len(devices))]
