@@ -116,7 +116,8 @@ def invoke(
     except BaseException as error:
         if isinstance(error, CarriedError):
             raise error.original from None
-        raise task_error(name, error, error.__traceback__) from None
+        failure = task_error(name, error, error.__traceback__)
+        raise failure from failure.cause
     if signature is not None:
         signature.check_call(args, kwargs)
     try:
@@ -125,7 +126,8 @@ def invoke(
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise task_error(name, error, error.__traceback__.tb_next if error.__traceback__ else None) from None
+        failure = task_error(name, error, error.__traceback__.tb_next if error.__traceback__ else None)
+        raise failure from failure.cause
     if signature is not None:
         signature.check_results(results)
     return results

@@ -45,7 +45,7 @@ class _Object:
 
     def load(self) -> Any:
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         assert self.packed is not None
         return serialize.loads(self.packed.data, self.packed.buffers)
 
@@ -73,8 +73,9 @@ def _ref_again(number: int, known_type: Any) -> InlineRef:
 class _Actor:
     """An actor: its instance, the calls that wait for it, and its reusable variables."""
 
-    def __init__(self, engine: InlineEngine, name: str, lease: Lease | None) -> None:
+    def __init__(self, engine: InlineEngine, name: str, lease: Lease | None, reservation: int | None) -> None:
         self.id = next(_ids)
+        self.reservation = reservation
         self.name = name
         self.instance: Any = None
         self.death: ActorDiedError | None = None
@@ -84,6 +85,10 @@ class _Actor:
         _known[self.id] = self
         if lease is not None:
             weakref.finalize(self, engine.slots.give, lease)
+
+    def die(self, why: str) -> None:
+        self.death = self.death or ActorDiedError(why)
+        self.instance = None
 
     def run(self, call: Callable[[], None]) -> None:
         """Run `call`, or queue it if it comes from inside one of the actor's own methods."""
@@ -146,7 +151,7 @@ class InlineEngine:
         self._depth += 1
         try:
             with reusable_values(values):
-                _run_into(refs, lambda: invoke(
+                _run_into(refs, callee.name, lambda: invoke(
                     callee.name, callee.target, arguments, options.num_returns, callee.signature
                 ))  # fmt: skip
                 values.end_of_call()
@@ -156,7 +161,7 @@ class InlineEngine:
 
     def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> _Actor:
         lease = self._lease(callee.name, options)
-        actor = _Actor(self, callee.name, lease)
+        actor = _Actor(self, callee.name, lease, _reservation_id(options))
         arguments = _pass_by_value(callee.name, args, kwargs)
 
         def construct() -> None:
@@ -193,15 +198,14 @@ class InlineEngine:
                 return
             with reusable_values(actor.values):
                 function = getattr(actor.instance, method.name)
-                _run_into(refs, lambda: invoke(method.full_name, function, arguments, num_returns, method.signature))
+                _run_into(refs, method.full_name, lambda: invoke(method.full_name, function, arguments, num_returns, method.signature))
                 actor.values.end_of_call()
 
         actor.run(run)
         return list(refs)
 
     def kill(self, token: Any) -> None:
-        token.death = token.death or ActorDiedError(f"actor {token.name} was killed")
-        token.instance = None
+        token.die(f"actor {token.name} was killed")
 
     def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation:
         self.slots.check_bundles(bundles)
@@ -215,6 +219,9 @@ class InlineEngine:
 
     def release(self, reservation: Reservation) -> None:
         self.slots.release(reservation.id)
+        for actor in list(_known.values()):
+            if isinstance(actor, _Actor) and actor.reservation == reservation.id:
+                actor.die(f"actor {actor.name} died: its reservation was released")
 
     def shutdown(self) -> None:
         self._task_values.clear()
@@ -253,10 +260,10 @@ def _pass_by_value(
     return arguments
 
 
-def _run_into(refs: list[InlineRef], run: Callable[[], list[Any]]) -> None:
+def _run_into(refs: list[InlineRef], name: str, run: Callable[[], list[Any]]) -> None:
     try:
         for ref, value in zip(refs, run(), strict=True):
-            ref._object.store(value, "the result")
+            ref._object.store(value, f"the result of {name}")
     except OutplayError as error:
         _fail(refs, error)
 

@@ -25,7 +25,7 @@ class Reservation:
     bundles: tuple[tuple[float, float], ...]  # (num_cpus, num_gpus) of each
 
     def release(self) -> None:
-        """Give the resources back. What still runs in them keeps them until it ends."""
+        """Give the resources back. What still runs in them is ended."""
         from outplay.engine import api
 
         api.engine().release(self)

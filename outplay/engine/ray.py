@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from outplay.errors import (
 
 try:
     import ray
+    import ray._private.ray_constants
     import ray.exceptions
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -333,7 +336,8 @@ class _translated:  # noqa: N801 - used like a function, in a with statement
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         if isinstance(error, ray.exceptions.RayError):
-            raise _ours(error, self._timeout_message) from error.__cause__
+            ours = _ours(error, self._timeout_message)
+            raise ours from ours.__cause__
 
 
 def _ours(error: Any, timeout_message: str) -> OutplayError:
@@ -357,11 +361,17 @@ def _ours(error: Any, timeout_message: str) -> OutplayError:
         case ray.exceptions.RayTaskError():
             # Our wrapper turns what the user's code raises into TaskError: what is left is Ray's own, on the way out.
             if isinstance(cause, (TypeError, AttributeError)):
-                return SerializationError(f"the result of {error.function_name} cannot travel: {cause}")
-            return TaskError(str(error.function_name), str(error.traceback_str), sendable(cause))
+                return SerializationError(f"the result of {_task_name(error)} cannot travel: {cause}")
+            return TaskError(_task_name(error), str(error), sendable(cause))
     if isinstance(error, gone):
         return WorkerDiedError(str(error))
     return EngineError(f"Ray failed: {error}")
+
+
+def _task_name(error: Any) -> str:
+    """Ray keeps the name only in the text of the error: "ray::name() (pid=…)"."""
+    found = re.search(r"ray::(\S+)\(\)", str(error))
+    return found[1] if found else "the task"
 
 
 def start_ray_engine(num_cpus: int | None, address: str | None, object_store_bytes: int | None) -> RayEngine:
@@ -385,15 +395,36 @@ def start_ray_engine(num_cpus: int | None, address: str | None, object_store_byt
 def _start_ray(num_cpus: int | None, object_store_bytes: int | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves this machine unasked
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    ray.init(
-        address="local",
-        num_cpus=num_cpus,
-        object_store_memory=object_store_bytes,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        logging_level="warning",
-        runtime_env={"env_vars": {**_threads(1), "PYTHONPATH": path}},
-    )
+    with _on_loopback():
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            object_store_memory=object_store_bytes,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            logging_level="error",
+            runtime_env={"env_vars": {**_threads(1), "PYTHONPATH": path}},
+        )
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Ray listens on all of the machine's addresses, even when told 127.0.0.1, unless its clusters are switched off.
+
+    The switch is meant for macOS and Windows, where that is the default, and works on Linux too. Its processes read
+    it from their environment, this one has read it when Ray was imported.
+    """
+    variable, constants = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", ray._private.ray_constants
+    before = os.environ.get(variable), constants.ENABLE_RAY_CLUSTER
+    os.environ[variable], constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before[1]
+        if before[0] is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before[0]
 
 
 def _threads(count: int) -> dict[str, str]:

@@ -103,9 +103,6 @@ class RemoteFunction:
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"{self._callee.name} is remote: call {self._callee.name}.remote(…)")
 
-    def __reduce__(self) -> Any:
-        return RemoteFunction, (self._callee, self._options)
-
     def __repr__(self) -> str:
         return f"<remote function {self._callee.name}>"
 
@@ -136,9 +133,6 @@ class RemoteClass:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"{self._callee.name} is remote: call {self._callee.name}.remote(…)")
-
-    def __reduce__(self) -> Any:
-        return RemoteClass, (self._callee, self._options)
 
     def __repr__(self) -> str:
         return f"<remote class {self._callee.name}>"

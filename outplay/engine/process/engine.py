@@ -152,6 +152,7 @@ class ProcessEngine:
         self._ids = itertools.count((index << _ID_BITS) + 1)
         self._entries: weakref.WeakValueDictionary[int, Entry] = weakref.WeakValueDictionary()
         self._sent: dict[int, Call] = {}  # by the id of the first result
+        self._promised: dict[int, Entry] = {}  # shared before they are there: others rely on this process
         self._reserved: set[int] = set()
         self._links: dict[int, ActorLink] = {}
         self._exported: set[str] = set()
@@ -216,7 +217,7 @@ class ProcessEngine:
 
     def is_quiet(self) -> bool:
         """Whether nothing would be missed if this process ended now: no answer is due, no object is its own."""
-        return not self._sent and not any(entry.shared and self._is_mine(entry.id) for entry in self._entries.values())
+        return not self._sent and not self._promised and not any(entry.shared and self._is_mine(entry.id) for entry in self._entries.values())
 
     def load(self, entry: Entry) -> Any:
         """The value of an object that is there; raises it if it is an error."""
@@ -299,6 +300,7 @@ class ProcessEngine:
         entry.segment = None  # the hub's from now on
         self.post.send(HUB, ("share", entry.id, entry.payload, is_new))
         if entry.payload is None:
+            self._promised[entry.id] = entry
             self.post.kick()  # somebody will wait for it while this process computes
 
     def adopt(self, granted: tuple[int, ...]) -> list[Entry]:
@@ -317,6 +319,7 @@ class ProcessEngine:
         entry.contained = [self.entry(number) for number in payload.refs]
         if entry.shared and self._is_mine(entry.id):
             self.post.send(HUB, ("resolve", entry.id, payload))
+            self._promised.pop(entry.id, None)
 
     def keep(self, lent: tuple[int, ...]) -> tuple[int, ...]:
         """Those of the lent objects that something here still looks at; the hub learns that this process does."""

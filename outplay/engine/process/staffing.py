@@ -423,4 +423,11 @@ class Staff:
         self._reservations = deque(item for item in self._reservations if item[1] != number)
         self._reserved_by.pop(number, None)
         self.slots.release(number)
+        for worker in list(self.workers.values()):
+            work = worker.work
+            if work is not None and work.spec.reservation == number:
+                work.again = 0
+                if work.actor is not None:
+                    self._bury(work.actor, f"actor {work.name} died: its reservation was released")
+                kill_group(worker.process.pid)
         self.schedule()
