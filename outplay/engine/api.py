@@ -154,9 +154,7 @@ def get(refs: Ref | Sequence[Ref], timeout: float | None = None) -> Any:
     return engine().get(_checked_refs("get", refs), timeout)
 
 
-def wait(
-    refs: Sequence[Ref], num_returns: int = 1, timeout: float | None = None
-) -> tuple[list[Ref], list[Ref]]:
+def wait(refs: Sequence[Ref], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]:
     """Wait until `num_returns` of the Refs are ready, or `timeout` is over: (ready, the others), in order."""
     _check_timeout(timeout)
     checked = _checked_refs("wait", refs)

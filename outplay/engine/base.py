@@ -1,10 +1,10 @@
 """What an engine is, and the few types that all engines share.
 
-    ref = engine.put(model)
-    refs = engine.submit(callee, args, kwargs, options)          # a task
-    token = engine.create(callee, args, kwargs, options)         # an actor
-    refs = engine.call(token, method, args, kwargs, options)     # a call of one of its methods
-    values = engine.get(refs, timeout)
+ref = engine.put(model)
+refs = engine.submit(callee, args, kwargs, options)          # a task
+token = engine.create(callee, args, kwargs, options)         # an actor
+refs = engine.call(token, method, args, kwargs, options)     # a call of one of its methods
+values = engine.get(refs, timeout)
 """
 
 from __future__ import annotations

@@ -109,7 +109,9 @@ class ReusableValues:
         found = definitions.lookup("reusable", name)
         if found is None:
             known = definitions.names("reusable")
-            hint = nearest(name, known) if known else f"; define it first: outplay.reusables.{name} = outplay.Reusable(…)"
+            hint = (
+                nearest(name, known) if known else f"; define it first: outplay.reusables.{name} = outplay.Reusable(…)"
+            )
             raise AttributeError(f"no reusable variable {name!r}{hint}")
         stamp, reusable = found
         if name not in self._values or self._values[name][0] != stamp:
@@ -180,9 +182,7 @@ class Reusables:
 reusables = Reusables()
 
 
-def register_serializer(
-    cls: type, *, serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]
-) -> None:
+def register_serializer(cls: type, *, serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]) -> None:
     """Teach the engine a type it cannot carry: `serializer(object)` gives what travels in its place.
 
     >>> outplay.register_serializer(Board, serializer=Board.to_text, deserializer=Board.from_text)

@@ -83,12 +83,13 @@ class _Actor:
         self.waiting: deque[Callable[[], None]] = deque()
         self.busy = False
         _known[self.id] = self
-        if lease is not None:
-            weakref.finalize(self, engine.slots.give, lease)
+        self._give_back = None if lease is None else weakref.finalize(self, engine.slots.give, lease)
 
     def die(self, why: str) -> None:
         self.death = self.death or ActorDiedError(why)
         self.instance = None
+        if self._give_back is not None:
+            self._give_back()
 
     def run(self, call: Callable[[], None]) -> None:
         """Run `call`, or queue it if it comes from inside one of the actor's own methods."""
@@ -198,7 +199,11 @@ class InlineEngine:
                 return
             with reusable_values(actor.values):
                 function = getattr(actor.instance, method.name)
-                _run_into(refs, method.full_name, lambda: invoke(method.full_name, function, arguments, num_returns, method.signature))
+                _run_into(
+                    refs,
+                    method.full_name,
+                    lambda: invoke(method.full_name, function, arguments, num_returns, method.signature),
+                )
                 actor.values.end_of_call()
 
         actor.run(run)

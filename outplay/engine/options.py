@@ -96,8 +96,10 @@ def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:
             raise ValueError(f"bundle {position} of reserve() is to be a dict, not {bundle!r}")
         for name, value in bundle.items():
             if name not in ("num_cpus", "num_gpus"):
-                raise ValueError(f"bundle {position} of reserve(): no resource {name!r}"
-                                 f"{nearest(str(name), ('num_cpus', 'num_gpus'))}")
+                raise ValueError(
+                    f"bundle {position} of reserve(): no resource {name!r}"
+                    f"{nearest(str(name), ('num_cpus', 'num_gpus'))}"
+                )
             if value is None:
                 raise ValueError(f"bundle {position} of reserve(): {name} is to be a number, not None")
             _check(name, value)

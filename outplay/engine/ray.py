@@ -99,9 +99,7 @@ def _run_task(exported: Exported, known: Known, num_returns: int, args: Any, kwa
     callee = _enter(known, exported)
     with reusable_values(_task_values):
         try:
-            return _returned(
-                invoke(callee.name, callee.target, lambda: (args, kwargs), num_returns, callee.signature)
-            )
+            return _returned(invoke(callee.name, callee.target, lambda: (args, kwargs), num_returns, callee.signature))
         finally:
             _task_values.end_of_call()
 
@@ -183,7 +181,10 @@ class RayEngine:
         host = self._host(callee).options(max_restarts=options.max_restarts, **how)
         exported, known = _export(callee), self._known_definitions()
         handle = self._sent(
-            callee.name, args, kwargs, lambda: host.remote(exported, known, *_unwrapped(args), **_unwrapped_named(kwargs))
+            callee.name,
+            args,
+            kwargs,
+            lambda: host.remote(exported, known, *_unwrapped(args), **_unwrapped_named(kwargs)),
         )
         self._actors.add(handle)
         return RayToken(handle)
@@ -471,7 +472,9 @@ def _check_size(folder: Path) -> None:
     total = 0
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _EXCLUDED]
-        total += sum(os.path.getsize(os.path.join(parent, f)) for f in files if not os.path.islink(os.path.join(parent, f)))
+        total += sum(
+            os.path.getsize(os.path.join(parent, f)) for f in files if not os.path.islink(os.path.join(parent, f))
+        )
         if total > _MOST_BYTES:
             raise EngineError(
                 f"the folder {folder} is sent to the cluster's nodes, so that they can import your modules, but holds "

@@ -194,5 +194,3 @@ class ActorMethod:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"{self._method.full_name} is remote: call handle.{self._method.name}.remote(…)")
-
-

@@ -42,6 +42,7 @@ class _Dump(threading.local):
 
 _dump = _Dump()
 _custom: dict[type, Callable[[Any], Any]] = {}
+_tensors: dict[type, Callable[[Any], Any]] = {}
 
 
 def register(cls: type, serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]) -> None:
@@ -124,13 +125,26 @@ def loads(data: Any, buffers: list[Any]) -> Any:
 
 
 def _cloud_dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
-    import cloudpickle
-
     with io.BytesIO() as file:
-        pickler = cloudpickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
-        pickler.dispatch_table = ChainMap(_custom, _tensor_table(), pickler.dispatch_table)
-        pickler.dump(value)
+        _pickler_class()(file, protocol=5, buffer_callback=buffers.append).dump(value)
         return file.getvalue()
+
+
+_pickler: Any = None
+
+
+def _pickler_class() -> Any:
+    global _pickler
+    if _pickler is None:
+        import cloudpickle
+
+        # The pickler looks the table up on its class, so what is added to the dictionaries later counts.
+        table = ChainMap(_custom, _tensors, cloudpickle.Pickler.dispatch_table)
+        _pickler = type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": table})
+    torch = sys.modules.get("torch")
+    if torch is not None and not _tensors and hasattr(torch, "Tensor"):
+        _tensors[torch.Tensor] = _reduce_tensor
+    return _pickler
 
 
 def function_bytes(value: Any, *functions: Any) -> bytes:
@@ -190,18 +204,11 @@ def _is_plain(value: Any, depth: int = 3) -> bool:
     if kind in _PLAIN:
         return True
     if kind is dict:
-        return depth > 0 and all(
-            type(key) in _PLAIN and _is_plain(item, depth - 1) for key, item in value.items()
-        )
+        return depth > 0 and all(type(key) in _PLAIN and _is_plain(item, depth - 1) for key, item in value.items())
     if kind is list or kind is tuple:
         return depth > 0 and len(value) < 1000 and all(_is_plain(item, depth - 1) for item in value)
     numpy = sys.modules.get("numpy")
     return numpy is not None and kind is numpy.ndarray and not value.dtype.hasobject and not _custom
-
-
-def _tensor_table() -> dict[Any, Any]:
-    torch = sys.modules.get("torch")
-    return {} if torch is None else {torch.Tensor: _reduce_tensor}
 
 
 def _reduce_tensor(tensor: Any) -> Any:

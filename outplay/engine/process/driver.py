@@ -37,6 +37,7 @@ class DriverEngine(ProcessEngine):
         self.on_hub_lost = lambda: self.post.close("the engine has ended: its hub process was killed")
 
     def shutdown(self) -> None:
+        self.on_hub_lost = lambda: None
         self.post.send(HUB, ("stop",))
         try:
             self._hub.wait(_STOP_S)

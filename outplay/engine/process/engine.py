@@ -195,7 +195,9 @@ class ProcessEngine:
             return position == len(entries)
 
         if not self._await(all_there, timeout):
-            raise GetTimeoutError(f"{len(entries) - position} of {len(entries)} objects were not ready in {timeout:g} s")
+            raise GetTimeoutError(
+                f"{len(entries) - position} of {len(entries)} objects were not ready in {timeout:g} s"
+            )
         return [self.load(entry) for entry in entries]
 
     def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
@@ -217,7 +219,11 @@ class ProcessEngine:
 
     def is_quiet(self) -> bool:
         """Whether nothing would be missed if this process ended now: no answer is due, no object is its own."""
-        return not self._sent and not self._promised and not any(entry.shared and self._is_mine(entry.id) for entry in self._entries.values())
+        return (
+            not self._sent
+            and not self._promised
+            and not any(entry.shared and self._is_mine(entry.id) for entry in self._entries.values())
+        )
 
     def load(self, entry: Entry) -> Any:
         """The value of an object that is there; raises it if it is an error."""
@@ -347,7 +353,9 @@ class ProcessEngine:
     # Calls
 
     def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
-        work, call, refs = self._work(callee, args, kwargs, options, 1.0, options.max_retries, options.num_returns, False)
+        work, call, refs = self._work(
+            callee, args, kwargs, options, 1.0, options.max_retries, options.num_returns, False
+        )
         with self.post.lock:
             self._sent[work.call.id] = call
             self.post.send(HUB, ("submit", work))
@@ -554,9 +562,7 @@ class ProcessEngine:
             self._resolve(entry, payload)
         del held
 
-    def _on_located(
-        self, _: int, number: int, incarnation: int, process: int | None, death: Payload | None
-    ) -> None:
+    def _on_located(self, _: int, number: int, incarnation: int, process: int | None, death: Payload | None) -> None:
         link = self._links.get(number)
         if link is None:
             return

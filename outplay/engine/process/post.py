@@ -255,16 +255,15 @@ class Post:
     def close(self, why: str) -> None:
         """Stop: whoever waits, or calls later, gets an EngineError that says `why`."""
         with self._changed:
-            if self.closed is not None:
-                return
-            self.closed = why
+            self.closed = self.closed or why
             self._changed.notify_all()
             self._kick.set()
             self.wake()
-        if threading.current_thread() is not self._helper:
+        # The helper itself may be who noticed that there is no hub any more; it then leaves this to the driver.
+        if threading.current_thread() is not self._helper and self._wake_write >= 0:
             self._helper.join(timeout=5)
             self._close_fds()
-        self._uninterrupted.end()
+            self._uninterrupted.end()
 
     def _close_fds(self) -> None:
         for channel in list(self._by_fd.values()):

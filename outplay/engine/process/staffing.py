@@ -87,9 +87,7 @@ class Worker:
 class Staff:
     """Starts workers, gives them work, and settles what they leave when they die."""
 
-    def __init__(
-        self, slots: Slots, gpus: list[str], objects: Objects, send: Sender, settings: dict[str, Any]
-    ) -> None:
+    def __init__(self, slots: Slots, gpus: list[str], objects: Objects, send: Sender, settings: dict[str, Any]) -> None:
         self.slots = slots
         self.workers: dict[int, Worker] = {}
         self._gpus = gpus

@@ -206,4 +206,3 @@ def main(settings: dict[str, Any]) -> None:
     worker.run()
     engine.flush_dropped()
     engine.post.flush_all(timeout=5)
-

@@ -1,0 +1,73 @@
+"""The project itself: it is light to load, and its texts are true."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outplay
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("torch", "gymnasium", "ray", "optuna")
+
+
+def test_importing_outplay_is_light(run_script: Callable[..., Any]) -> None:
+    for module in HEAVY:
+        pytest.importorskip(module)
+    result = run_script(f"import sys, outplay\nprint([m for m in {HEAVY!r} if m in sys.modules])")
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["info"]])
+def test_the_command_is_light(arguments: list[str], run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        f"import sys\nfrom outplay.cli import main\nsys.argv = ['outplay', *{arguments!r}]\ntry:\n    main()\n"
+        f"except SystemExit as end:\n    print('ended', end.code)\nprint([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    assert result.stdout.splitlines()[-2:] == ["ended 0", "[]"], result.stderr
+
+
+def test_using_the_engine_loads_nothing_heavy_either(run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        "import sys, outplay\n@outplay.remote\ndef f():\n    return sorted(sys.modules)\n"
+        f"loaded = outplay.get(f.remote())\nprint([m for m in (*{HEAVY!r}, 'numpy') if m in loaded])"
+    )
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_the_command_is_installed() -> None:
+    command = Path(sys.executable).parent / "outplay"
+    result = subprocess.run([str(command), "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == f"outplay {outplay.__version__}"
+    module = subprocess.run([sys.executable, "-m", "outplay", "info"], capture_output=True, text=True, check=True)
+    assert f"outplay      {outplay.__version__}" in module.stdout
+
+
+def test_a_wrong_command_is_one_sentence_and_exit_code_2() -> None:
+    result = subprocess.run([sys.executable, "-m", "outplay", "trian"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "No such command 'trian'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_everything_public_is_documented() -> None:
+    for name in outplay.__all__:
+        thing = getattr(outplay, name)
+        if callable(thing):
+            assert thing.__doc__, f"outplay.{name} has no docstring"
+    assert f"## [{outplay.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_only_the_ray_engine_imports_ray() -> None:
+    importing = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "outplay").rglob("*.py")
+        for line in path.read_text().splitlines()
+        if line.strip().startswith(("import ray", "from ray"))
+    }
+    assert importing == {"outplay/engine/ray.py"}
