@@ -51,7 +51,7 @@ class TaskError(OutplayError):
         return f"{summary}\n\nThe remote traceback:\n{self.remote_traceback}"
 
 
-class RemoteExceptionStandIn(Exception):
+class RemoteExceptionStandIn(Exception):  # noqa: N818 - it stands for any exception
     """Stands for an exception of remote code that could not travel; says what it was."""
 
 

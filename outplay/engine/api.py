@@ -98,6 +98,7 @@ def engine() -> Engine:
 
 
 def is_initialized() -> bool:
+    """Whether an engine runs, or this is a task or actor of one."""
     return _engine is not None
 
 
@@ -119,8 +120,8 @@ def shutdown() -> None:
 
 
 def _forget_in_forked_child() -> None:
-    global _engine, _settings, _lock
-    _engine, _settings, _lock = None, None, threading.RLock()
+    global _engine, _settings, _lock, _worker
+    _engine, _settings, _lock, _worker = None, None, threading.RLock(), False
 
 
 def _shutdown_at_exit() -> None:

@@ -113,7 +113,7 @@ def invoke(
         args, kwargs = arguments()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, sys.exit() included
         if isinstance(error, CarriedError):
             raise error.original from None
         failure = task_error(name, error, error.__traceback__)
@@ -125,7 +125,7 @@ def invoke(
         results = split(name, value, num_returns)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - as above
         failure = task_error(name, error, error.__traceback__.tb_next if error.__traceback__ else None)
         raise failure from failure.cause
     if signature is not None:
@@ -167,7 +167,7 @@ def sendable(error: BaseException) -> BaseException:
         packed = serialize.dumps(error, "the exception")
         # Deliberately not used: an unpickled exception has lost its traceback.
         serialize.loads(packed.data, [bytes(buffer) for buffer in packed.buffers])
-    except Exception:
+    except Exception:  # noqa: BLE001 - it runs the exception's own pickling code
         return RemoteExceptionStandIn(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
     return error
 

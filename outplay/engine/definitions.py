@@ -131,7 +131,7 @@ class ReusableValues:
                     value = found[1].initializer()
                 else:
                     value = found[1].reinitializer(value)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the user's function
                 # The call that used it is over; the next one to use it makes it anew and meets the error itself.
                 warnings.warn(f"re-making the reusable variable {name!r} raised {error!r}", stacklevel=2)
                 continue

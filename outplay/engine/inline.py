@@ -260,7 +260,8 @@ def _pass_by_value(
             values = [(place, item.load()) for place, item in behind]
         except OutplayError as error:
             raise CarriedError(error) from None
-        return serialize.join_call(*stored.load(), values)
+        plain, named = stored.load()
+        return serialize.join_call(plain, named, values)
 
     return arguments
 

@@ -93,7 +93,7 @@ def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:
     pairs = []
     for position, bundle in enumerate(bundles):
         if not isinstance(bundle, dict):
-            raise ValueError(f"bundle {position} of reserve() is to be a dict, not {bundle!r}")
+            raise ValueError(f"bundle {position} of reserve() is to be a dict, not {bundle!r}")  # noqa: TRY004
         for name, value in bundle.items():
             if name not in ("num_cpus", "num_gpus"):
                 raise ValueError(

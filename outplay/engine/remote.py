@@ -59,7 +59,7 @@ def _class_callee(cls: type, typed: bool) -> Callee:
             if typed and inspect.isroutine(function) and inspect.isfunction(inspect.unwrap(function))
             else None
         )
-    constructor = cls.__init__
+    constructor = inspect.getattr_static(cls, "__init__")
     signature = (
         TypedSignature.of(constructor, cls.__qualname__, method=True)
         if typed and inspect.isfunction(constructor)

@@ -13,7 +13,7 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from outplay.errors import SerializationError
 
@@ -153,8 +153,7 @@ def function_bytes(value: Any, *functions: Any) -> bytes:
 
     with _by_value_if_not_importable(functions):
         try:
-            packed: bytes = cloudpickle.dumps(value, protocol=5)
-            return packed
+            return cast(bytes, cloudpickle.dumps(value, protocol=5))
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
             names = ", ".join(getattr(function, "__qualname__", repr(function)) for function in functions)
             raise SerializationError(
@@ -240,7 +239,7 @@ def _culprit(value: Any, path: str = "", depth: int = 4) -> tuple[str, Any]:
         for step, part in _parts(value):
             try:
                 _probe(part)
-            except Exception:  # whatever it is, it is why this part cannot travel
+            except Exception:  # noqa: BLE001 - whatever it is, it is why this part cannot travel
                 return _culprit(part, path + step, depth - 1)
     return path, value
 

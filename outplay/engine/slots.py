@@ -44,7 +44,7 @@ class Slots:
     """
 
     def __init__(self, cpus: float, gpus: int) -> None:
-        self.machine = Pool(cpus, gpus, cpus, {i: 1.0 for i in range(gpus)})
+        self.machine = Pool(cpus, gpus, cpus, dict.fromkeys(range(gpus), 1.0))
         self.reservations: dict[int, list[Pool]] = {}
 
     def check(self, what: str, cpus: float, gpus: float, reservation: int | None = None) -> None:
@@ -137,7 +137,7 @@ def _choose_gpus(pool: Pool, amount: float) -> dict[int, float] | None:
         # The fullest that still has room, so that whole GPUs stay whole.
         return {min(shared, key=lambda gpu: pool.free_gpus[gpu]): amount} if shared else None
     whole = [gpu for gpu, free in pool.free_gpus.items() if free + _ROUNDING >= 1][: int(amount)]
-    return {gpu: 1.0 for gpu in whole} if len(whole) == int(amount) else None
+    return dict.fromkeys(whole, 1.0) if len(whole) == int(amount) else None
 
 
 def count_cpus() -> int:

@@ -223,6 +223,14 @@ def test_a_dead_actor_fails_its_calls(engine: str) -> None:
         outplay.get(after)
 
 
+def fails(counter: Any) -> bool:
+    try:
+        outplay.get(counter.add.remote())
+    except outplay.ActorDiedError:
+        return True
+    return False
+
+
 def test_a_restarted_actor_begins_anew(engine: str) -> None:
     if engine == "inline":
         pytest.skip("inline, the actor is in this process")
@@ -240,10 +248,10 @@ def test_a_restarted_actor_begins_anew(engine: str) -> None:
             time.sleep(0.05)
     assert outplay.get(counter.pid.remote()) != first
     os.kill(outplay.get(counter.pid.remote()), signal.SIGKILL)
+    # Dead for good now: sooner or later, and from then on, its calls fail.
+    assert any(fails(counter) or time.sleep(0.05) for _ in range(600))
     with pytest.raises(outplay.ActorDiedError):
-        for _ in range(600):
-            outplay.get(counter.add.remote())
-            time.sleep(0.05)
+        outplay.get(counter.add.remote())
 
 
 def test_an_actor_may_keep_a_view_of_its_arguments() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import typing
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_parts_of_an_object_do_not_overlap(lengths: tuple[int, ...]) -> None:
     offsets, end = layout(lengths)
     places = list(zip(offsets, lengths, strict=True))
     assert all(offset % ALIGNMENT == 0 for offset in offsets)
-    assert all(offset + length <= after for (offset, length), (after, _) in zip(places, places[1:], strict=False))
+    assert all(offset + length <= after for (offset, length), (after, _) in pairwise(places))
     assert offsets[-1] + lengths[-1] <= end
 
 

@@ -41,7 +41,8 @@ assert set(outplay.get(variables.remote()).values()) == {"1"}
 assert set(outplay.get(variables.options(num_cpus=2).remote()).values()) == {"2"}
 assert outplay.get(busy.remote()) < 1.3
 me = psutil.Process()
-listening = {c.laddr.ip for p in [me, *me.children(recursive=True)] for c in p.net_connections() if c.status == "LISTEN"}
+mine = [me, *me.children(recursive=True)]
+listening = {c.laddr.ip for p in mine for c in p.net_connections() if c.status == "LISTEN"}
 assert listening and all("127.0.0.1" in ip for ip in listening), listening
 assert "DASHBOARD" not in str(ray._private.worker._global_node.address_info.get("webui_url") or "").upper()
 outplay.shutdown()

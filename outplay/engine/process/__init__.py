@@ -7,6 +7,7 @@ object and cleans up when anybody dies; no value larger than a message passes th
     wire.py      frames, channels, authentication
     payload.py   how an object looks on the wire and in shared memory
     post.py      a process's sockets: sending, waiting, requests to the hub
+    entries.py   what a process knows of objects and actors
     store.py     a process's view of the shared memory
     engine.py    the engine's calls, in the driver and in every worker
     worker.py    runs tasks and hosts an actor

@@ -16,13 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from outplay.engine.process.payload import Payload, segment_size
+from outplay.engine.process.payload import ID_BITS, Payload, segment_size
 from outplay.engine.process.wire import HUB, Message
 from outplay.errors import ObjectLostError, ObjectStoreFullError, OutplayError
 
 # Others may be about to let go of what is in the way of an allocation.
 _PATIENCE_S = 1.0
-_ID_BITS = 40
 
 
 class Sender(Protocol):
@@ -133,7 +132,7 @@ class Objects:
         lost = error_payload(ObjectLostError("the process that was to produce this object died"))
         for number, record in list(self._objects.items()):
             record.wanted_by.discard(peer)
-            if number >> _ID_BITS == peer and record.payload is None and record.on_unheld is None:
+            if number >> ID_BITS == peer and record.payload is None and record.on_unheld is None:
                 self._set_payload(number, record, lost)
         self._starved = [request for request in self._starved if request.peer != peer]
         for segment_number, segment in list(self._segments.items()):

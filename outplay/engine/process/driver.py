@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import weakref
 from pathlib import Path
 
 from outplay.engine.process.engine import ProcessEngine
@@ -82,19 +81,8 @@ def start_process_engine(num_cpus: int | None, object_store_bytes: int | None) -
         raise EngineError(f"the engine's hub process did not start: {error}") from error
     finally:
         os.close(ready_read)
-    _forget_if_forked(engine)
+    engine.start()
     return engine
-
-
-def _forget_if_forked(engine: DriverEngine) -> None:
-    weak = weakref.ref(engine)
-
-    def forget() -> None:
-        alive = weak()
-        if alive is not None and alive.post.closed is None:
-            alive.post.forget_in_forked_child()
-
-    os.register_at_fork(after_in_child=forget)
 
 
 def _private_folder() -> str:

@@ -136,9 +136,18 @@ class Hub:
         for pid, code in reap().items():
             if pid in by_pid:
                 self._exit_codes[pid] = code
-                if by_pid[pid].index not in self._channels:
-                    self._process_gone(by_pid[pid].index)  # it never introduced itself
+                self._last_words(by_pid[pid].index)
         kill_orphans(self._folder, set(self.staff.workers))
+
+    def _last_words(self, index: int) -> None:
+        """A worker has ended: read what it still sent. A child that it forked may keep its socket open for ever."""
+        channel = self._channels.get(index)
+        if channel is None:
+            self._process_gone(index)  # it never introduced itself
+            return
+        self._receive(channel)
+        if not channel.closed:
+            self._remove(channel)
 
     def end(self, grace: float) -> None:
         """End everything. Workers get `grace` seconds to leave by themselves."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 INLINE_BYTES = 64 * 1024
 ALIGNMENT = 64
 PAGE = 4096
+ID_BITS = 40  # of an object's number; the bits above are the index of the process that owns it
 
 
 class Place(NamedTuple):

@@ -12,7 +12,9 @@ import select
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -35,13 +37,13 @@ class Post:
         index: int,
         on_message: Callable[[int, Message], None],
         on_closed: Callable[[int], None],
-        on_idle: Callable[[], None],
     ) -> None:
         self.index = index
         self.lock = threading.RLock()
         self.closed: str | None = None  # why, once it is
         self._folder, self._key = folder, key
-        self._on_message, self._on_closed, self._on_idle = on_message, on_closed, on_idle
+        self._on_message, self._on_closed = on_message, on_closed
+        self._on_idle: Callable[[], None] = lambda: None
         self._changed = threading.Condition(self.lock)
         self._leader: threading.Thread | None = None
         self._followers = 0
@@ -64,6 +66,11 @@ class Post:
         if self._connect(HUB) is None:
             raise EngineError("the hub does not answer")
         self._helper = threading.Thread(target=self._help, name="outplay-post", daemon=True)
+        forget_if_forked(self)
+
+    def start(self, on_idle: Callable[[], None]) -> None:
+        """Let the helper run; it calls `on_idle` now and then, for what is not urgent."""
+        self._on_idle = on_idle
         self._helper.start()
 
     # Sending
@@ -237,10 +244,8 @@ class Post:
 
     def wake(self) -> None:
         """Make the leader look up from its poll. Safe anywhere, also in a finalizer."""
-        try:
+        with suppress(OSError):  # full: it will wake anyway; closed: there is nobody to wake
             os.write(self._wake_write, b"\0")
-        except (BlockingIOError, OSError):
-            pass  # full: it will wake anyway; closed: there is nobody to wake
 
     def notify(self) -> None:
         with self._changed:
@@ -281,6 +286,17 @@ class Post:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self._close_fds()
+
+
+def forget_if_forked(post: Post) -> None:
+    weak = weakref.ref(post)
+
+    def forget() -> None:
+        alive = weak()
+        if alive is not None and alive.closed is None:
+            alive.forget_in_forked_child()
+
+    os.register_at_fork(after_in_child=forget)
 
 
 class Uninterrupted:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 WORKER_VARIABLE = "OUTPLAY_WORKER"  # in the environment of a worker, and so of all that it starts
@@ -30,10 +31,8 @@ def adopt_orphans() -> None:
 
 def kill_group(pid: int) -> None:
     """End a worker and what it started in its own process group."""
-    try:
+    with suppress(ProcessLookupError, PermissionError):  # it is gone already
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # it is gone already
 
 
 def kill_orphans(run: str, living: set[int]) -> None:
@@ -46,10 +45,8 @@ def kill_orphans(run: str, living: set[int]) -> None:
     for pid in _children(os.getpid()):
         mark = _mark_of(pid)
         if mark is not None and mark[0] == run and mark[1] not in living:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def mark(run: str, worker: int) -> str:

@@ -355,7 +355,8 @@ class Staff:
     def unmade(self, index: int, death: Payload) -> None:
         """The actor's constructor raised."""
         work = self.workers[index].work
-        assert work is not None and work.actor is not None
+        assert work is not None
+        assert work.actor is not None
         self._objects.grant(death.refs, HUB)
         self._bury(work.actor, death)
 
@@ -375,7 +376,7 @@ class Staff:
 
     def _unqueue(self, actor: Actor) -> None:
         for queue in self._queues.values():
-            if actor.work in queue:
+            if actor.work is not None and actor.work in queue:
                 queue.remove(actor.work)
                 self._let_go(actor.work)
 

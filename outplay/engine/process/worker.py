@@ -6,13 +6,15 @@ import os
 import signal
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from outplay.engine import api, serialize
 from outplay.engine.base import Callee, CarriedError, invoke
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
-from outplay.engine.process.engine import Entry, ProcessEngine
-from outplay.engine.process.payload import CallSpec, WorkSpec
+from outplay.engine.process.engine import ProcessEngine
+from outplay.engine.process.entries import Entry
+from outplay.engine.process.payload import CallSpec, Payload, WorkSpec
 from outplay.engine.process.reaping import raise_file_limit
 from outplay.engine.process.wire import HUB
 from outplay.engine.typed import TypedSignature
@@ -36,20 +38,24 @@ class Worker:
         self.calls: deque[Job] = deque()
         self._callees: dict[str, Callee] = {}
         engine.on_hub_lost = _end_with_children
-        engine.handlers |= {
-            "run": lambda _, work: self.tasks.append((work, engine.adopt(work.call.granted))),
+        handlers: dict[str, Callable[..., None]] = {
+            "run": self._on_run,
             "make": self._on_make,
             "call": self._on_call,
             "exit": self._on_exit,
             "retire": self._on_retire,
         }
+        engine.handlers |= handlers
+
+    def _on_run(self, _: int, work: WorkSpec) -> None:
+        self.tasks.append((work, self.engine.entries.adopt(work.call.granted)))
 
     def _on_make(self, _: int, work: WorkSpec) -> None:
-        self.construction = (work, self.engine.adopt(work.call.granted))
+        self.construction = (work, self.engine.entries.adopt(work.call.granted))
 
     def _on_call(self, _: int, *fields: Any) -> None:
         spec = CallSpec.from_wire(fields)
-        self.calls.append((spec, self.engine.adopt(spec.granted) if spec.granted else []))
+        self.calls.append((spec, self.engine.entries.adopt(spec.granted) if spec.granted else []))
 
     def _on_exit(self, _: int) -> None:
         self.leaving = True
@@ -111,7 +117,7 @@ class Worker:
                 self.actor = callee
         except OutplayError as error:
             death = ActorDiedError(f"actor {spec.name} died: its constructor failed", error)
-            self.engine.post.send(HUB, ("unmade", self.engine.error_payload(death)))
+            self.engine.post.send(HUB, ("unmade", self.engine.entries.error_payload(death)))
             self.leaving = True
 
     def _callee(self, spec: CallSpec) -> Callee:
@@ -136,48 +142,52 @@ class Worker:
         return invoke(spec.name, function, lambda: self._arguments(spec), len(spec.results), signature)
 
     def _arguments(self, spec: CallSpec) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        keeper = self.engine.entry(spec.payload.place.object) if spec.payload.place else None
+        keeper = self.engine.entries.entry(spec.payload.place.object) if spec.payload.place else None
         args, kwargs = self.engine.store.read(spec.payload, keeper)
         values = []
         for place, number, payload in spec.slots:
-            entry = self.engine.entry(number)
+            entry = self.engine.entries.entry(number)
             if entry.payload is None and payload is not None:
                 entry.payload = payload
-                entry.contained = [self.engine.entry(inner) for inner in payload.refs]
+                entry.contained = [self.engine.entries.entry(inner) for inner in payload.refs]
             try:
-                values.append((place, self.engine.get_entry(entry)))
+                values.append((place, self.engine.load(entry)))
             except OutplayError as error:
                 raise CarriedError(error) from None
         return serialize.join_call(args, kwargs, values)
 
     def _answer(self, spec: CallSpec, run: Any) -> None:
         """Run the call and send its caller the results, or the error in place of each."""
-        engine = self.engine
+        entries = self.engine.entries
         try:
             self._learn_definitions(spec)
             with reusable_values(self.values):
-                results = run()
-            payloads, carried = [], []
-            for number, value in zip(spec.results, results, strict=True):
-                packed = serialize.dumps(value, f"the result of {spec.name}")
-                payloads.append(engine.to_payload(packed, number, spec.caller))
-                carried.append(packed.carried)
-            del results
+                payloads, carried = self._to_payloads(spec, run())
         except OutplayError as error:
-            payloads, carried = [engine.error_payload(error)] * len(spec.results), []
+            payloads, carried = [entries.error_payload(error)] * len(spec.results), []
         # What lies in the store is the caller's already; what is inside the results becomes so here.
-        engine.grant(tuple(number for payload in payloads for number in payload.refs), spec.caller)
+        entries.grant(tuple(number for payload in payloads for number in payload.refs), spec.caller)
         granted = tuple(number for payload in payloads for number in payload.mentions)
-        kept = engine.keep(spec.lent)
-        engine.post.send(spec.caller, ("result", spec.id, [tuple(payload) for payload in payloads], granted, kept))
+        kept = entries.keep(spec.lent)
+        wire_form = [tuple(payload) for payload in payloads]
+        self.engine.post.send(spec.caller, ("result", spec.id, wire_form, granted, kept))
         del carried
+
+    def _to_payloads(self, spec: CallSpec, results: list[Any]) -> tuple[list[Payload], list[Any]]:
+        """The results as they travel, and the entries of what is inside them: keep those until they are granted."""
+        payloads, carried = [], []
+        for number, value in zip(spec.results, results, strict=True):
+            packed = serialize.dumps(value, f"the result of {spec.name}")
+            payloads.append(self.engine.entries.to_payload(packed, number, spec.caller))
+            carried.append(packed.carried)
+        return payloads, carried
 
     def _after_call(self) -> None:
         with reusable_values(self.values):
             self.values.end_of_call()
         sys.stdout.flush()
         sys.stderr.flush()
-        self.engine.flush_dropped()
+        self.engine.entries.flush_dropped()
 
 
 def _extend_path(path: list[str]) -> None:
@@ -200,9 +210,10 @@ def main(settings: dict[str, Any]) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     engine = ProcessEngine(settings["folder"], bytes.fromhex(settings["key"]), settings["index"])
+    engine.start()
     api.attach(engine)
     worker = Worker(engine)
     engine.post.send(HUB, ("ready", os.getpid()))
     worker.run()
-    engine.flush_dropped()
+    engine.entries.flush_dropped()
     engine.post.flush_all(timeout=5)

@@ -1,0 +1,247 @@
+"""What this process knows of objects and actors: its Entries.
+
+Refs, handles and views hold on to an Entry, and Python counts them; when the last is gone, the hub is told. Nothing
+here counts references by hand.
+
+Two rules keep memory alive across processes. What a call's arguments are is lent: the caller holds it until the
+answer is here, and the answer says what the callee keeps. Everything else that a message mentions is granted: before
+it goes to another process, the hub is told that this process now holds it too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import deque
+from typing import Any
+
+from outplay.engine import serialize
+from outplay.engine.base import Ref
+from outplay.engine.process.payload import ID_BITS, INLINE_BYTES, Payload
+from outplay.engine.process.post import Post
+from outplay.engine.process.store import Store
+from outplay.engine.process.wire import HUB
+
+
+class Entry:
+    """An object or actor as this process knows it."""
+
+    __slots__ = ("__weakref__", "contained", "holds", "id", "link", "payload", "segment", "shared", "table", "wanted")
+
+    def __init__(self, table: Entries, number: int) -> None:
+        self.table = table
+        self.id = number
+        self.payload: Payload | None = None  # None: not there yet
+        self.holds = 0  # how many holds of this process the hub knows of
+        self.shared = False  # the hub knows the object, and is to be told its payload
+        self.wanted = False  # the hub was asked for the payload
+        self.segment: tuple[int, int] | None = None  # where it lies, and its size, while only this process knows it
+        self.contained: list[Entry] = []  # what the payload mentions
+        self.link: Any = None  # of an actor: the way to it
+
+    def __del__(self) -> None:
+        # A finalizer runs anywhere, in any thread, under any lock: it only leaves a note.
+        if self.holds:
+            self.table.dropped.append((self.id, self.holds))
+            if self.table.post.helper_leads:
+                self.table.post.wake()
+        elif self.segment is not None:
+            self.table.recycled.append(self.segment)
+
+
+class ProcessRef(Ref):
+    __slots__ = ("_entry",)
+
+    def __init__(self, entry: Entry, known_type: Any) -> None:
+        self._entry = entry
+        self._type = known_type
+
+    @property
+    def id(self) -> int:
+        return self._entry.id
+
+    def __reduce__(self) -> Any:
+        serialize.carry(self._entry)
+        return _ref_again, (self._entry.id, self._type)
+
+
+class ActorToken:
+    """What a handle holds: the actor's entry. The actor ends when nobody holds it any more."""
+
+    __slots__ = ("entry", "name")
+
+    def __init__(self, entry: Entry, name: str) -> None:
+        self.entry = entry
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        serialize.carry(self.entry)
+        return _token_again, (self.entry.id, self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActorToken) and self.entry.id == other.entry.id
+
+    def __hash__(self) -> int:
+        return hash(self.entry.id)
+
+
+def _ref_again(number: int, known_type: Any) -> ProcessRef:
+    return ProcessRef(_table().entry(number), known_type)
+
+
+def _token_again(number: int, name: str) -> ActorToken:
+    return ActorToken(_table().entry(number), name)
+
+
+def _table() -> Entries:
+    from outplay.engine import api
+
+    entries = getattr(api.engine(), "entries", None)
+    assert isinstance(entries, Entries)
+    return entries
+
+
+class Entries:
+    """The table of all entries, and what this process tells the hub about them."""
+
+    def __init__(self, post: Post, store: Store) -> None:
+        self.post = post
+        self.store = store
+        self.dropped: deque[tuple[int, int]] = deque()
+        self.recycled: deque[tuple[int, int]] = deque()
+        self._ids = itertools.count((post.index << ID_BITS) + 1)
+        self._entries: weakref.WeakValueDictionary[int, Entry] = weakref.WeakValueDictionary()
+        self._promised: dict[int, Entry] = {}  # shared before they are there: others rely on this process
+
+    def is_promised(self) -> bool:
+        """Whether others wait for an object that only this process can give them."""
+        return bool(self._promised)
+
+    # Making
+
+    def new_id(self) -> int:
+        return next(self._ids)
+
+    def new(self) -> Entry:
+        return self.entry(self.new_id())
+
+    def entry(self, number: int) -> Entry:
+        """The entry of an object or actor, made if this process has none."""
+        with self.post.lock:
+            entry = self._entries.get(number)
+            if entry is None:
+                entry = self._entries[number] = Entry(self, number)
+            return entry
+
+    def find(self, number: int) -> Entry | None:
+        return self._entries.get(number)
+
+    def own(self, packed: serialize.Packed) -> Entry:
+        """An object of this process's own. Nobody else knows it until its Ref travels."""
+        entry = self.new()
+        entry.payload = self.to_payload(packed, entry.id, self.post.index)
+        entry.contained = packed.carried
+        if entry.payload.place is not None:
+            entry.segment = (entry.payload.place.segment, entry.payload.place.segment_size)
+        return entry
+
+    def load(self, entry: Entry) -> Any:
+        """The value of an object that is there; raises it if it is an error."""
+        assert entry.payload is not None
+        value = self.store.read(entry.payload, entry)
+        if entry.payload.failed:
+            raise value
+        return value
+
+    def to_payload(self, packed: serialize.Packed, number: int, holder: int) -> Payload:
+        """Put a packed object into a message or, if it is large, into the store, held by process `holder`."""
+        refs = tuple(entry.id for entry in packed.carried)
+        if refs:
+            with self.post.lock:
+                for entry in packed.carried:
+                    self.share(entry)
+        if packed.nbytes <= INLINE_BYTES:
+            buffers = tuple(bytes(buffer) for buffer in packed.buffers)
+            return Payload(packed.data, buffers, refs, tuple(packed.writable))
+        self.flush_dropped()
+        if holder == self.post.index:
+            return Payload(b"", (), refs, place=self.store.write_own(number, packed))
+        return Payload(b"", (), refs, place=self.store.write_for(holder, number, packed))
+
+    def error_payload(self, error: BaseException) -> Payload:
+        """An error as a payload. It always travels whole, so that it cannot fail to."""
+        packed = serialize.dumps(error, "an exception")
+        with self.post.lock:
+            for entry in packed.carried:
+                self.share(entry)
+        refs = tuple(entry.id for entry in packed.carried)
+        return Payload(packed.data, tuple(bytes(b) for b in packed.buffers), refs, failed=True)
+
+    # Sharing
+
+    def is_mine(self, number: int) -> bool:
+        return number >> ID_BITS == self.post.index
+
+    def want(self, entries: list[Entry]) -> None:
+        """Ask the hub for those of the objects that others produce."""
+        with self.post.lock:
+            for entry in entries:
+                if entry.payload is None and not entry.wanted and not self.is_mine(entry.id):
+                    entry.wanted = True
+                    self.post.send(HUB, ("want", entry.id))
+
+    def share(self, entry: Entry) -> None:
+        """Let the hub know the object, so that others can hold it and ask for it."""
+        if entry.shared or not self.is_mine(entry.id):
+            return
+        entry.shared = True
+        is_new = entry.holds == 0
+        entry.holds += is_new
+        entry.segment = None  # the hub's from now on
+        self.post.send(HUB, ("share", entry.id, entry.payload, is_new))
+        if entry.payload is None:
+            self._promised[entry.id] = entry
+            self.post.kick()  # somebody will wait for it while this process computes
+
+    def adopt(self, granted: tuple[int, ...]) -> list[Entry]:
+        """Take over the holds that came with a message. They last as long as the entries returned."""
+        entries = [self.entry(number) for number in granted]
+        for entry in entries:
+            entry.holds += 1
+        return entries
+
+    def grant(self, mentioned: tuple[int, ...], to: int) -> None:
+        """Tell the hub that process `to` holds these from now on; a message to it is about to mention them."""
+        if mentioned:
+            self.post.send(HUB, ("grant", mentioned, to))
+
+    def resolve(self, entry: Entry, payload: Payload) -> None:
+        """The object is there."""
+        entry.payload = payload
+        entry.contained = [self.entry(number) for number in payload.refs]
+        if entry.shared and self.is_mine(entry.id):
+            self.post.send(HUB, ("resolve", entry.id, payload))
+            self._promised.pop(entry.id, None)
+
+    def keep(self, lent: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the lent objects that something here still looks at; the hub learns that this process does."""
+        if not lent:
+            return ()
+        with self.post.lock:
+            kept = [entry for number in lent if (entry := self._entries.get(number)) is not None]
+            for entry in kept:
+                if entry.holds == 0:
+                    entry.holds = 1
+                    self.post.send(HUB, ("grant", (entry.id,), self.post.index))
+            return tuple(entry.id for entry in kept)
+
+    def flush_dropped(self) -> None:
+        """Act on the notes that finalizers have left."""
+        while self.recycled:
+            self.store.recycle(*self.recycled.popleft())
+        if self.dropped:
+            with self.post.lock:
+                notes = []
+                while self.dropped:
+                    notes.append(self.dropped.popleft())
+                self.post.send(HUB, ("drop", notes))
