@@ -8,13 +8,14 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from outplay.engine import api, serialize
 from outplay.engine.base import Callee, Method, Ref, invoke, result_types, sendable
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
 from outplay.engine.options import Options, Reservation, check_fits
+from outplay.engine.shipping import cluster_runtime_env
+from outplay.engine.slots import thread_caps
 from outplay.engine.typed import TypedSignature
 from outplay.errors import (
     ActorDiedError,
@@ -36,9 +37,6 @@ try:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as error:
     raise EngineError("engine='ray' needs Ray, which is not installed: pip install 'outplay[ray]'") from error
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_EXCLUDED = [".git", ".venv", "__pycache__", "*.pyc", ".mypy_cache", ".ruff_cache", ".pytest_cache"]
 
 
 class RayRef(Ref):
@@ -242,8 +240,7 @@ class RayEngine:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             check_fits(name, cpus, gpus, [(n.get("CPU", 0.0), n.get("GPU", 0.0)) for n in nodes], "this machine")
         if cpus > 1:
-            environment = dict(self._runtime_env or {})
-            how["runtime_env"] = {**environment, "env_vars": {**environment.get("env_vars", {}), **_threads(int(cpus))}}
+            how["runtime_env"] = {"env_vars": thread_caps(int(cpus))}
         elif self._runtime_env is not None:
             how["runtime_env"] = self._runtime_env
         return how
@@ -379,7 +376,7 @@ def start_ray_engine(num_cpus: int | None, address: str | None, object_store_byt
     """Join a cluster, or start a Ray of our own on this machine."""
     if ray.is_initialized():
         # The program made its own connection: use it, and leave it alone at the end.
-        return RayEngine(connected=False, fixed_resources=False, runtime_env={"env_vars": _threads(1)})
+        return RayEngine(connected=False, fixed_resources=False, runtime_env={"env_vars": thread_caps(1)})
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address in (None, "local"):
         _start_ray(num_cpus, object_store_bytes)
@@ -387,7 +384,7 @@ def start_ray_engine(num_cpus: int | None, address: str | None, object_store_byt
     if num_cpus is not None or object_store_bytes is not None:
         raise ValueError(f"num_cpus and object_store_bytes are the cluster's to decide at address={address!r}")
     try:
-        ray.init(address=address, runtime_env=_cluster_runtime_env(), log_to_driver=True, logging_level="warning")
+        ray.init(address=address, runtime_env=cluster_runtime_env(), log_to_driver=True, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise EngineError(f"cannot join the Ray cluster at address={address!r}: {error}") from error
     return RayEngine(connected=True, fixed_resources=False)
@@ -404,7 +401,7 @@ def _start_ray(num_cpus: int | None, object_store_bytes: int | None) -> None:
             include_dashboard=False,
             _node_ip_address="127.0.0.1",
             logging_level="error",
-            runtime_env={"env_vars": {**_threads(1), "PYTHONPATH": path}},
+            runtime_env={"env_vars": {**thread_caps(1), "PYTHONPATH": path}},
         )
 
 
@@ -426,58 +423,3 @@ def _on_loopback() -> Iterator[None]:
             del os.environ[variable]
         else:
             os.environ[variable] = before[0]
-
-
-def _threads(count: int) -> dict[str, str]:
-    return {name: str(count) for name in THREAD_VARIABLES}
-
-
-def _cluster_runtime_env() -> dict[str, Any]:
-    """What the nodes need of this program: the user's modules, Outplay itself, and the thread caps."""
-    import json
-
-    import outplay
-
-    wanted: dict[str, Any] = {
-        "env_vars": _threads(1),
-        "py_modules": [str(Path(outplay.__file__).parent)],
-        "working_dir": str(_user_folder()),
-        "excludes": _EXCLUDED,
-    }
-    # `ray job submit` has set some of this already, and Ray refuses to hear of it twice.
-    submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env") or {}
-    set_already = submitted.get("env_vars", {})
-    wanted["env_vars"] = {name: value for name, value in wanted["env_vars"].items() if name not in set_already}
-    if "working_dir" in submitted:
-        del wanted["working_dir"], wanted["excludes"]
-    else:
-        _check_size(Path(wanted["working_dir"]))
-    return {name: value for name, value in wanted.items() if name == "env_vars" or name not in submitted}
-
-
-def _user_folder() -> Path:
-    """Where the user's modules are: beside the program, or in the working directory for installed commands."""
-    main = getattr(sys.modules["__main__"], "__file__", None)
-    here = Path.cwd()
-    if main is None:
-        return here
-    folder = Path(main).resolve().parent
-    return here if folder.is_relative_to(Path(sys.prefix).resolve()) else folder
-
-
-_MOST_BYTES = 400 * 1024 * 1024  # Ray refuses 500 MB, after packing it all
-
-
-def _check_size(folder: Path) -> None:
-    total = 0
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _EXCLUDED]
-        total += sum(
-            os.path.getsize(os.path.join(parent, f)) for f in files if not os.path.islink(os.path.join(parent, f))
-        )
-        if total > _MOST_BYTES:
-            raise EngineError(
-                f"the folder {folder} is sent to the cluster's nodes, so that they can import your modules, but holds "
-                f"more than {_MOST_BYTES // 2**20} MB; put your program into a folder of its own, or submit it with "
-                f"`ray job submit --working-dir`"
-            )

@@ -33,6 +33,9 @@ class Packed(NamedTuple):
         return len(self.data) + sum(buffer.nbytes for buffer in self.buffers)
 
 
+_NO_ARGUMENTS = Packed(pickle.dumps(((), {}), protocol=5), [], frozenset(), [])
+
+
 class _Dump(threading.local):
     """What the dump now running in this thread has met."""
 
@@ -93,6 +96,8 @@ def dumps_call(
 
     `join_call` puts the values that they stand for back in.
     """
+    if not args and not kwargs:
+        return _NO_ARGUMENTS, []
     refs: list[tuple[int | str, Any]] = [(i, arg) for i, arg in enumerate(args) if is_ref(arg)]
     refs += [(key, arg) for key, arg in kwargs.items() if is_ref(arg)]
     if refs:

@@ -9,6 +9,14 @@ from pathlib import Path
 
 from outplay.engine.options import check_fits
 
+# Numerical libraries read these when they are loaded: before that, in a fresh process, is the time to set them.
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 _ROUNDING = 1e-9  # fractions of a CPU are added and taken away in any order
 
 
@@ -138,6 +146,11 @@ def _choose_gpus(pool: Pool, amount: float) -> dict[int, float] | None:
         return {min(shared, key=lambda gpu: pool.free_gpus[gpu]): amount} if shared else None
     whole = [gpu for gpu, free in pool.free_gpus.items() if free + _ROUNDING >= 1][: int(amount)]
     return dict.fromkeys(whole, 1.0) if len(whole) == int(amount) else None
+
+
+def thread_caps(count: int) -> dict[str, str]:
+    """Environment variables that keep numerical libraries to `count` threads."""
+    return {name: str(count) for name in _THREAD_VARIABLES}
 
 
 def count_cpus() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import outplay
-from outplay.engine import ray as ray_engine
+from outplay.engine import shipping
 
 ray = pytest.importorskip("ray")
 
@@ -104,13 +104,13 @@ def test_a_cluster_that_is_not_there_is_one_sentence(run_script: Callable[..., A
 
 def test_what_a_submitted_job_has_set_is_not_set_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    plain = ray_engine._cluster_runtime_env()
+    plain = shipping.cluster_runtime_env()
     assert plain["working_dir"] == str(tmp_path)  # the test runner is an installed command
     assert plain["env_vars"]["OMP_NUM_THREADS"] == "1"
     assert Path(plain["py_modules"][0]) == Path(outplay.__file__).parent
     job = {"runtime_env": {"working_dir": "gcs://package.zip", "env_vars": {"OMP_NUM_THREADS": "4"}}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
-    submitted = ray_engine._cluster_runtime_env()
+    submitted = shipping.cluster_runtime_env()
     assert "working_dir" not in submitted
     assert "excludes" not in submitted
     assert "OMP_NUM_THREADS" not in submitted["env_vars"]
@@ -119,10 +119,10 @@ def test_what_a_submitted_job_has_set_is_not_set_again(monkeypatch: pytest.Monke
 
 def test_a_folder_too_large_to_send_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ray_engine, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(shipping, "MOST_BYTES", 1000)
     (tmp_path / "data.bin").write_bytes(b"x" * 2000)
     with pytest.raises(outplay.EngineError, match="put your program into a folder of its own"):
-        ray_engine._cluster_runtime_env()
+        shipping.cluster_runtime_env()
 
 
 @pytest.fixture

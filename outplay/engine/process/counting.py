@@ -215,10 +215,6 @@ class Objects:
     def _ask(self, request: Request) -> None:
         self._starved.append(request)
         self._serve_starved()
-        if request in self._starved:
-            for peer in {segment.lessee for segment in self._segments.values()} - {None}:
-                assert peer is not None
-                self._send(peer, ("trim",))
 
     def give_back(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -241,6 +237,10 @@ class Objects:
                     f"give it more: outplay.init(object_store_bytes=…)"
                 )
                 self._send(request.peer, ("reply", request.number, error, False))
+        if self._starved:
+            for lessee in {segment.lessee for segment in self._segments.values()}:
+                if lessee is not None:
+                    self._send(lessee, ("trim",))
 
     @property
     def starved(self) -> bool:

@@ -74,7 +74,7 @@ class ProcessEngine:
             "value": self._on_value,
             "located": self._on_located,
             "gone": lambda _, segments: self.store.forget(segments),
-            "trim": lambda _: self.store.give_back(),
+            "trim": self._on_trim,
             "reserved": lambda _, number: self._reserved.add(number),
         }
 
@@ -232,7 +232,7 @@ class ProcessEngine:
         name = what.full_name if isinstance(what, Method) else what.name
         signature: TypedSignature | None = what.signature
         packed, refs = serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
-        arguments = self.entries.own(packed)
+        arguments = self.entries.own(packed, is_argument=True)
         results = [self.entries.new() for _ in range(num_returns)]
         behind = [(place, self._entry_of(ref)) for place, ref in refs]
         numbers = tuple(entry.id for entry in results)
@@ -361,6 +361,11 @@ class ProcessEngine:
             self._send_call(link, link.queue.popleft())
         while link.queue and death is not None:
             self._settle(call := link.queue.popleft(), [death] * len(call.results))
+
+    def _on_trim(self, _: int) -> None:
+        """Somebody needs the memory that this process has free."""
+        self.entries.flush_dropped()
+        self.store.give_back()
 
     def _on_closed(self, process: int) -> None:
         if process == HUB:

@@ -136,9 +136,10 @@ class Entries:
     def find(self, number: int) -> Entry | None:
         return self._entries.get(number)
 
-    def own(self, packed: serialize.Packed) -> Entry:
+    def own(self, packed: serialize.Packed, is_argument: bool = False) -> Entry:
         """An object of this process's own. Nobody else knows it until its Ref travels."""
-        entry = self.new()
+        # Small arguments go with the call: no message will ever ask for them.
+        entry = Entry(self, 0) if is_argument and packed.nbytes <= INLINE_BYTES else self.new()
         entry.payload = self.to_payload(packed, entry.id, self.post.index)
         entry.contained = packed.carried
         if entry.payload.place is not None:

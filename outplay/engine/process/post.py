@@ -25,6 +25,7 @@ _HELPER_INTERVAL_S = 0.05
 # An answer often comes sooner than a sleeping thread wakes up: look for it this long before sleeping, as long as
 # waits turn out to be that short.
 _SPIN_S = 0.0003
+_LOOK_S = 0.01  # how often to look whose turn it is to handle Ctrl-C: asking takes longer than a message
 
 
 class Post:
@@ -308,11 +309,16 @@ class Uninterrupted:
     def __init__(self) -> None:
         self._depth = 0
         self._noted = False
+        self._look_again = 0.0
         self._main = threading.main_thread().ident
 
     def install(self) -> None:
         """Take Python's place. Called before each wait: a notebook puts Python's handler back for every cell."""
-        if threading.get_ident() == self._main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        now = time.monotonic()
+        if now < self._look_again or threading.get_ident() != self._main:
+            return
+        self._look_again = now + _LOOK_S
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
 
     def __enter__(self) -> None:

@@ -16,16 +16,8 @@ from outplay.engine.process.counting import Objects, Sender, error_payload
 from outplay.engine.process.payload import Payload, Slot, WorkSpec
 from outplay.engine.process.reaping import WORKER_VARIABLE, describe_exit, kill_group, mark
 from outplay.engine.process.wire import DRIVER, HUB, Message
-from outplay.engine.slots import Lease, Slots
+from outplay.engine.slots import Lease, Slots, thread_caps
 from outplay.errors import ActorDiedError, WorkerDiedError
-
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
 
 _BOOT = (
     "import sys, json; settings = json.loads(sys.stdin.readline()); sys.path[:] = settings['path']; "
@@ -204,7 +196,7 @@ class Staff:
         index = next(self._indices)
         environment = dict(os.environ)
         # Before numpy or torch is imported there, or it has no effect.
-        environment |= {name: str(threads) for name in THREAD_VARIABLES}
+        environment |= thread_caps(threads)
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[gpu] for gpu in gpus)
         environment[WORKER_VARIABLE] = mark(self._settings["folder"], index)
         process = subprocess.Popen(
