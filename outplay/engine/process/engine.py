@@ -233,7 +233,7 @@ class ProcessEngine:
         signature: TypedSignature | None = what.signature
         packed, refs = serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
         arguments = self.entries.own(packed, is_argument=True)
-        results = [self.entries.new() for _ in range(num_returns)]
+        results = [self.entries.new_result() for _ in range(num_returns)]
         behind = [(place, self._entry_of(ref)) for place, ref in refs]
         numbers = tuple(entry.id for entry in results)
         call = Call(name, target, arguments, behind, numbers, self._export_definitions(), actor)

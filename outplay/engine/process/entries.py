@@ -26,7 +26,7 @@ from outplay.engine.process.wire import HUB
 class Entry:
     """An object or actor as this process knows it."""
 
-    __slots__ = ("__weakref__", "contained", "holds", "id", "link", "payload", "segment", "shared", "table", "wanted")
+    __slots__ = ("__weakref__", "awaited", "contained", "holds", "id", "link", "payload", "segment", "shared", "table")
 
     def __init__(self, table: Entries, number: int) -> None:
         self.table = table
@@ -34,7 +34,7 @@ class Entry:
         self.payload: Payload | None = None  # None: not there yet
         self.holds = 0  # how many holds of this process the hub knows of
         self.shared = False  # the hub knows the object, and is to be told its payload
-        self.wanted = False  # the hub was asked for the payload
+        self.awaited = False  # its payload is on the way here: as the result of a call, or because the hub was asked
         self.segment: tuple[int, int] | None = None  # where it lies, and its size, while only this process knows it
         self.contained: list[Entry] = []  # what the payload mentions
         self.link: Any = None  # of an actor: the way to it
@@ -125,6 +125,12 @@ class Entries:
     def new(self) -> Entry:
         return self.entry(self.new_id())
 
+    def new_result(self) -> Entry:
+        """The entry of a result that a call is about to bring."""
+        entry = self.new()
+        entry.awaited = True
+        return entry
+
     def entry(self, number: int) -> Entry:
         """The entry of an object or actor, made if this process has none."""
         with self.post.lock:
@@ -184,11 +190,14 @@ class Entries:
         return number >> ID_BITS == self.post.index
 
     def want(self, entries: list[Entry]) -> None:
-        """Ask the hub for those of the objects that others produce."""
+        """Ask the hub for those of the objects that are not on the way already.
+
+        They may be this process's own: a Ref that went away, and came back after its entry here was gone.
+        """
         with self.post.lock:
             for entry in entries:
-                if entry.payload is None and not entry.wanted and not self.is_mine(entry.id):
-                    entry.wanted = True
+                if entry.payload is None and not entry.awaited:
+                    entry.awaited = True
                     self.post.send(HUB, ("want", entry.id))
 
     def share(self, entry: Entry) -> None:

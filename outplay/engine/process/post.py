@@ -21,6 +21,8 @@ from typing import Any
 from outplay.engine.process.wire import HUB, Channel, Message, WrongKeyError, listen
 from outplay.errors import EngineError
 
+_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))  # not every system has it
+
 _HELPER_INTERVAL_S = 0.05
 # An answer often comes sooner than a sleeping thread wakes up: look for it this long before sleeping, as long as
 # waits turn out to be that short.
@@ -174,7 +176,7 @@ class Post:
         start = time.perf_counter()
         if self._short_waits and not self._helper_leads:
             while time.perf_counter() - start < _SPIN_S:
-                os.sched_yield()  # who will answer may need this very core
+                _yield_core()  # to who will answer, and may need this very one
                 if events := self._poll.poll(0):
                     return events
         events = self._poll.poll(None if timeout is None else max(1, int(timeout * 1000)))

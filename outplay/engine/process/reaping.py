@@ -20,7 +20,8 @@ def raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        with suppress(ValueError, OSError):  # a system may allow less than it says; then its limit stays
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def adopt_orphans() -> None:
