@@ -85,8 +85,8 @@ class _Actor:
         _known[self.id] = self
         self._give_back = None if lease is None else weakref.finalize(self, engine.slots.give, lease)
 
-    def die(self, why: str) -> None:
-        self.death = self.death or ActorDiedError(why)
+    def die(self, why: ActorDiedError) -> None:
+        self.death = self.death or why
         self.instance = None
         if self._give_back is not None:
             self._give_back()
@@ -170,7 +170,7 @@ class InlineEngine:
                 try:
                     actor.instance = invoke(callee.name, callee.target, arguments, 1, None)[0]
                 except OutplayError as error:
-                    actor.death = ActorDiedError(f"actor {callee.name} died: its constructor failed", error)
+                    actor.die(ActorDiedError(f"actor {callee.name} died: its constructor failed", error))
                 actor.values.end_of_call()
 
         actor.run(construct)
@@ -210,7 +210,7 @@ class InlineEngine:
         return list(refs)
 
     def kill(self, token: Any) -> None:
-        token.die(f"actor {token.name} was killed")
+        token.die(ActorDiedError(f"actor {token.name} was killed"))
 
     def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation:
         self.slots.check_bundles(bundles)
@@ -226,7 +226,7 @@ class InlineEngine:
         self.slots.release(reservation.id)
         for actor in list(_known.values()):
             if isinstance(actor, _Actor) and actor.reservation == reservation.id:
-                actor.die(f"actor {actor.name} died: its reservation was released")
+                actor.die(ActorDiedError(f"actor {actor.name} died: its reservation was released"))
 
     def shutdown(self) -> None:
         self._task_values.clear()

@@ -109,7 +109,8 @@ def _returned(results: list[Any]) -> Any:
 class _Host:
     """The Ray actor that hosts an instance of the user's class."""
 
-    def __init__(self, exported: Exported, known: Known, *args: Any, **kwargs: Any) -> None:
+    # Positional only, as below: the user's own arguments may have any name.
+    def __init__(self, exported: Exported, known: Known, /, *args: Any, **kwargs: Any) -> None:
         self._exported = exported
         self._callee = _enter(known, exported)
         self._values = ReusableValues()
@@ -122,7 +123,7 @@ class _Host:
                 self._death = ActorDiedError(f"actor {self._callee.name} died: its constructor failed", error)
             self._values.end_of_call()
 
-    def call(self, known: Known, method: str, num_returns: int, *args: Any, **kwargs: Any) -> Any:
+    def call(self, known: Known, method: str, num_returns: int, /, *args: Any, **kwargs: Any) -> Any:
         if self._death is not None:
             raise self._death
         _enter(known, self._exported)
@@ -249,7 +250,7 @@ class RayEngine:
         if "ray task" not in callee.exports:
             exported = _export(callee)
 
-            def task(known: Known, num_returns: int, *args: Any, **kwargs: Any) -> Any:
+            def task(known: Known, num_returns: int, /, *args: Any, **kwargs: Any) -> Any:
                 return _run_task(exported, known, num_returns, args, kwargs)
 
             task.__name__ = task.__qualname__ = callee.name  # what Ray's own tools show

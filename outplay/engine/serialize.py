@@ -78,7 +78,7 @@ def dumps(value: Any, what: str) -> Packed:
         return Packed(data, [buffer.raw() for buffer in buffers], writable, _dump.carried)
     except SerializationError:
         raise
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError) as error:
+    except Exception as error:  # pickling runs the objects' own code, which may raise anything
         path, culprit = _culprit(value)
         raise SerializationError(
             f"{what} cannot travel between processes: {path or 'it'} is a {type(culprit).__module__}."
@@ -159,7 +159,7 @@ def function_bytes(value: Any, *functions: Any) -> bytes:
     with _by_value_if_not_importable(functions):
         try:
             return cast(bytes, cloudpickle.dumps(value, protocol=5))
-        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        except Exception as error:
             names = ", ".join(getattr(function, "__qualname__", repr(function)) for function in functions)
             raise SerializationError(
                 f"{names} cannot be sent to workers: {error}. A global or closure variable holds what cannot travel; "

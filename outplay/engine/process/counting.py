@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import tempfile
 import time
 from collections import Counter
@@ -35,6 +36,7 @@ class Counted:
     total: int = 0
     payload: Payload | None = None
     segment: int | None = None
+    tainted: bool = False  # a process that died may have lent it to others, who still read it
     wanted_by: set[int] = field(default_factory=set)
     on_payload: list[Callable[[Payload], None]] = field(default_factory=list)
     on_unheld: Callable[[], None] | None = None  # of an actor
@@ -44,6 +46,7 @@ class Counted:
 class Segment:
     fd: int
     size: int
+    is_new: bool = True  # nobody was given it yet
     lessee: int | None = None  # the process that keeps it, with an object of its own or free
     mapped_by: set[int] = field(default_factory=set)
 
@@ -68,6 +71,7 @@ class Objects:
 
     def __init__(self, limit: int, send: Sender, is_alive: Callable[[int], bool]) -> None:
         self._limit = limit
+        self._most_segments = most_segments()
         self._send = send
         self._is_alive = is_alive
         self._objects: dict[int, Counted] = {}
@@ -123,11 +127,14 @@ class Objects:
         for number in numbers:
             record = self._objects.get(number)
             if record is not None and record.segment is not None:
+                self._retire_segment(record)
                 self.release(peer, number)
 
     def peer_died(self, peer: int) -> None:
         for number, count in self._holds.pop(peer, Counter()).items():
-            self.object(number).total -= count
+            record = self.object(number)
+            record.total -= count
+            record.tainted = True
             self._note_if_unheld(number)
         lost = error_payload(ObjectLostError("the process that was to produce this object died"))
         for number, record in list(self._objects.items()):
@@ -137,8 +144,7 @@ class Objects:
         self._starved = [request for request in self._starved if request.peer != peer]
         for segment_number, segment in list(self._segments.items()):
             segment.mapped_by.discard(peer)
-            if segment.lessee == peer:
-                # Not used again: somebody may still read what the dead process had lent.
+            if segment.lessee == peer:  # its objects may be lent to others, who still read them
                 self._destroy(segment_number)
 
     def end_round(self) -> bool:
@@ -159,9 +165,17 @@ class Objects:
         if record.payload is not None:
             for inner in record.payload.refs:
                 self.release(HUB, inner)
-        if record.segment is not None:
-            segment = self._segments[record.segment]
-            self._pool.setdefault(segment.size, []).append(record.segment)
+        self._retire_segment(record)
+
+    def _retire_segment(self, record: Counted) -> None:
+        """The object of this record is gone: use its memory for others, unless somebody may still read it."""
+        number, record.segment = record.segment, None
+        if number is None:
+            return
+        if record.tainted:
+            self._destroy(number)
+        else:
+            self._pool.setdefault(self._segments[number].size, []).append(number)
 
     # Values
 
@@ -224,6 +238,10 @@ class Objects:
     def _serve_starved(self) -> None:
         waiting, self._starved = self._starved, []
         for request in waiting:
+            if request.result is not None and not self._is_alive(request.result[1]):
+                gone = ObjectLostError("the process that asked for this result has died")
+                self._send(request.peer, ("reply", request.number, gone))
+                continue
             segment = self._take_segment(request.peer, segment_size(request.nbytes))
             if segment is not None:
                 self._place(request, segment)
@@ -231,12 +249,16 @@ class Objects:
                 self._starved.append(request)
             else:
                 used = self._bytes - sum(size * len(free) for size, free in self._pool.items())
-                error = ObjectStoreFullError(
-                    f"an object of {request.nbytes:,} bytes does not fit into the store: {used:,} of its "
-                    f"{self._limit:,} bytes are in use. Let go of Refs and arrays that are not needed any more, or "
-                    f"give it more: outplay.init(object_store_bytes=…)"
+                full = (
+                    f"{used:,} of its {self._limit:,} bytes are in use"
+                    if len(self._segments) < self._most_segments
+                    else f"it holds {len(self._segments):,} large objects already, as many as there may be open files"
                 )
-                self._send(request.peer, ("reply", request.number, error, False))
+                error = ObjectStoreFullError(
+                    f"an object of {request.nbytes:,} bytes does not fit into the store: {full}. Let go of Refs and "
+                    f"arrays that are not needed any more, or give it more: outplay.init(object_store_bytes=…)"
+                )
+                self._send(request.peer, ("reply", request.number, error))
         if self._starved:
             for lessee in {segment.lessee for segment in self._segments.values()}:
                 if lessee is not None:
@@ -255,7 +277,9 @@ class Objects:
             return number
         while self._bytes + size > self._limit and self._shrink():
             pass
-        if self._bytes + size > self._limit:
+        while len(self._segments) >= self._most_segments and self._shrink():
+            pass
+        if self._bytes + size > self._limit or len(self._segments) >= self._most_segments:
             return None
         self._last_segment += 1
         self._segments[self._last_segment] = Segment(_anonymous_memory(size), size)
@@ -283,26 +307,38 @@ class Objects:
         else:
             result, holder = request.result
             record = self.object(result)
-            if record.segment is None:
-                self.hold(holder, result)
-            else:  # a task that is run again, because its worker died after it had stored this result
-                self._pool.setdefault(self._segments[record.segment].size, []).append(record.segment)
+            self.hold(holder, result)
             record.segment = number
         self._send_segment(request.peer, request.number, number)
+
+    def refuse(self, number: int, holder: int | None, segment: int) -> None:
+        """The writer found that there is no memory behind the segment it was given for object `number`."""
+        if holder is not None:
+            self.object(number).segment = None
+            self.release(holder, number)
+        if segment in self._segments:
+            self._destroy(segment)
 
     def open(self, peer: int, request: int, number: int) -> None:
         if number in self._segments:
             self._send_segment(peer, request, number)
         else:
             lost = ObjectLostError("the process that had stored this object died")
-            self._send(peer, ("reply", request, lost, False))
+            self._send(peer, ("reply", request, lost))
 
     def _send_segment(self, peer: int, request: int, number: int) -> None:
         segment = self._segments[number]
-        is_new = peer not in segment.mapped_by
-        segment.mapped_by.add(peer)
-        message = ("reply", request, (number, segment.size), is_new)
-        self._send(peer, message, segment.fd if is_new else None)
+        if peer not in segment.mapped_by:
+            segment.mapped_by.add(peer)
+            self._send(peer, ("segment", number, segment.size), segment.fd)
+        is_new, segment.is_new = segment.is_new, False
+        self._send(peer, ("reply", request, (number, segment.size, is_new)))
+
+
+def most_segments() -> int:
+    """How many segments every process can have open, at two descriptors each, and some left for other things."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, (soft - 256) // 2)
 
 
 def _anonymous_memory(size: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -63,14 +64,16 @@ class ProcessEngine:
         self.post = Post(folder, key, index, self._on_message, self._on_closed)
         self.store = Store(self.post)
         self.entries = Entries(self.post, self.store)
-        self._waiting = 0
+        self._thread = threading.get_ident()  # the one that runs calls
         self._sent: dict[int, Call] = {}  # by the id of the first result
         self._links: weakref.WeakValueDictionary[int, ActorLink] = weakref.WeakValueDictionary()
+        self._queued: set[ActorLink] = set()  # links with calls that nothing else may hold on to
         self._reserved: set[int] = set()
         self._exported: set[str] = set()
         self.handlers: dict[str, Callable[..., None]] = {
             "result": self._on_result,
-            "failed": self._on_failed,
+            "died": self._on_died,
+            "segment": lambda _, *segment: self.store.map(*segment),
             "value": self._on_value,
             "located": self._on_located,
             "gone": lambda _, segments: self.store.forget(segments),
@@ -121,24 +124,18 @@ class ProcessEngine:
 
     def _await(self, done: Callable[[], bool], timeout: float | None) -> bool:
         """Wait, and give up this process's slot meanwhile if it takes more than a moment."""
-        if not self.in_call_with_slot:
+        if not self.in_call_with_slot or threading.get_ident() != self._thread:
             return self.post.wait_until(done, timeout)
         start = time.monotonic()
         moment = _BLOCKED_AFTER_S if timeout is None else min(_BLOCKED_AFTER_S, timeout)
         if self.post.wait_until(done, moment):
             return True
-        with self.post.lock:
-            self._waiting += 1
-            if self._waiting == 1:
-                self.post.send(HUB, ("blocked",))
+        self.post.send(HUB, ("blocked",))
         try:
             left = None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
             return self.post.wait_until(done, left)
         finally:
-            with self.post.lock:
-                self._waiting -= 1
-                if self._waiting == 0:
-                    self.post.send(HUB, ("unblocked",))
+            self.post.send(HUB, ("unblocked",))
 
     def _entry_of(self, ref: Ref) -> Entry:
         if not isinstance(ref, ProcessRef) or ref._entry.table is not self.entries:
@@ -183,6 +180,7 @@ class ProcessEngine:
                 self._settle(call, [link.death] * num_returns)
             elif link.process is None:
                 link.queue.append(call)
+                self._queued.add(link)
                 self.post.kick()
             else:
                 self._send_call(link, call)
@@ -194,10 +192,15 @@ class ProcessEngine:
     def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation:
         number = self.entries.new_id()
         self.post.request("reserve", number, bundles)
-        if not self._await(lambda: number in self._reserved, timeout):
-            self.post.request("release", number)
+        granted = False
+        try:
+            granted = self._await(lambda: number in self._reserved, timeout)
+        finally:
+            if not granted:  # in time, or before Ctrl-C
+                self.post.request("release", number)
+            self._reserved.discard(number)
+        if not granted:
             raise GetTimeoutError(f"the resources of reserve() were not free within {timeout:g} s")
-        self._reserved.discard(number)
         return Reservation(number, bundles)
 
     def release(self, reservation: Reservation) -> None:
@@ -326,11 +329,20 @@ class ProcessEngine:
             self._settle(call, [Payload._make(payload) for payload in payloads])
         del held  # what no entry has taken over is dropped here
 
-    def _on_failed(self, _: int, number: int, error: Payload) -> None:
-        call = self._sent.pop(number, None)
+    def _on_died(self, _: int, number: int, worker: int, error: Payload, may_retry: bool) -> None:
+        """The worker of a task died. Whether the task is to be repeated, only its caller can know."""
+        self.post.catch_up(worker)  # its answer may be here already
+        call = self._sent.get(number)
         if call is not None:
             # A result may have reached the store before its worker died.
             self.post.send(HUB, ("forget", call.results))
+        self.post.send(HUB, ("verdict", number, may_retry and call is not None))
+        if call is not None and not may_retry:
+            self._fail(number, error)
+
+    def _fail(self, number: int, error: Payload) -> None:
+        call = self._sent.pop(number, None)
+        if call is not None:
             self._settle(call, [error] * len(call.results))
 
     def _settle(self, call: Call, payloads: list[Payload]) -> None:
@@ -356,11 +368,15 @@ class ProcessEngine:
             restarted = ActorDiedError(f"actor {link.name} died while it ran this call; it has been restarted")
             error = death or self.entries.error_payload(restarted)
             for call_number in lost:
-                self._on_failed(HUB, call_number, error)
+                if call_number in self._sent:
+                    self.post.send(HUB, ("forget", self._sent[call_number].results))
+                    self._fail(call_number, error)
         while link.queue and link.process is not None:
             self._send_call(link, link.queue.popleft())
         while link.queue and death is not None:
             self._settle(call := link.queue.popleft(), [death] * len(call.results))
+        if not link.queue:
+            self._queued.discard(link)
 
     def _on_trim(self, _: int) -> None:
         """Somebody needs the memory that this process has free."""

@@ -218,6 +218,8 @@ class Entries:
         entries = [self.entry(number) for number in granted]
         for entry in entries:
             entry.holds += 1
+            # The hub knows what it counts. A result that is on its way is the exception: it does not know its payload.
+            entry.shared = entry.shared or not entry.awaited
         return entries
 
     def grant(self, mentioned: tuple[int, ...], to: int) -> None:
@@ -229,9 +231,8 @@ class Entries:
         """The object is there."""
         entry.payload = payload
         entry.contained = [self.entry(number) for number in payload.refs]
-        if entry.shared and self.is_mine(entry.id):
+        if self._promised.pop(entry.id, None) is not None:
             self.post.send(HUB, ("resolve", entry.id, payload))
-            self._promised.pop(entry.id, None)
 
     def keep(self, lent: tuple[int, ...]) -> tuple[int, ...]:
         """Those of the lent objects that something here still looks at; the hub learns that this process does."""

@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 from outplay.engine.process.counting import Objects
@@ -69,11 +70,16 @@ class Hub:
             os.read(fd, 4096)
             self._collect_children()
         elif fd == self._listener.fileno():
-            channel = Channel(self._listener.accept()[0], None)
-            self._by_fd[channel.fd] = channel
-            self._poll.register(channel.fd, select.POLLIN)
+            self._accept()
         elif fd in self._by_fd:
             self._receive(self._by_fd[fd])
+
+    def _accept(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                channel = Channel(self._listener.accept()[0], None)
+                self._by_fd[channel.fd] = channel
+                self._poll.register(channel.fd, select.POLLIN)
 
     def _receive(self, channel: Channel) -> None:
         channel.flush()
@@ -132,8 +138,12 @@ class Hub:
         kill_orphans(self._folder, set(self.staff.workers))
 
     def _collect_children(self) -> None:
+        ended = reap()
+        self._accept()  # one of them may have introduced itself at the last moment
+        for channel in [channel for channel in self._by_fd.values() if channel.peer is None]:
+            self._receive(channel)
         by_pid = {worker.process.pid: worker for worker in self.staff.workers.values()}
-        for pid, code in reap().items():
+        for pid, code in ended.items():
             if pid in by_pid:
                 self._exit_codes[pid] = code
                 self._last_words(by_pid[pid].index)
@@ -166,6 +176,8 @@ class Hub:
     # Messages
 
     def _dispatch(self, sender: int, message: Message) -> None:
+        if not self._is_alive(sender):
+            return  # it was declared dead while this was on its way
         kind, *args = message
         match kind:
             case "drop":
@@ -182,6 +194,14 @@ class Hub:
                 self.objects.forget(sender, *args)
             case "alloc":
                 self.objects.alloc(sender, *args)
+            case "refuse":
+                self.objects.refuse(*args)
+            case "verdict":
+                self.staff.verdict(*args)
+            case "stay":
+                self.staff.stay(sender)
+            case "undelivered":
+                self.staff.undelivered(sender, *args)
             case "lease":
                 self.objects.lease(sender, *args)
             case "return":
@@ -231,16 +251,16 @@ class Hub:
                     raise AssertionError(f"no message {kind!r}")
         except (OutplayError, ValueError) as error:
             answer = error
-        self._send(sender, ("reply", number, answer, False))
+        self._send(sender, ("reply", number, answer))
 
     def _export(self, name: str, data: bytes) -> None:
         self._exports[name] = data
         for peer, number in self._asked_exports.pop(name, []):
-            self._send(peer, ("reply", number, data, False))
+            self._send(peer, ("reply", number, data))
 
     def _fetch(self, sender: int, number: int, name: str) -> None:
         if name in self._exports:
-            self._send(sender, ("reply", number, self._exports[name], False))
+            self._send(sender, ("reply", number, self._exports[name]))
         else:  # a call can overtake, on its direct way, what its caller told the hub before
             self._asked_exports.setdefault(name, []).append((sender, number))
 

@@ -27,6 +27,7 @@ _HELPER_INTERVAL_S = 0.05
 # An answer often comes sooner than a sleeping thread wakes up: look for it this long before sleeping, as long as
 # waits turn out to be that short.
 _SPIN_S = 0.0003
+_LONGEST_POLL_S = 3600.0  # the system counts milliseconds in 32 bits
 _LOOK_S = 0.01  # how often to look whose turn it is to handle Ctrl-C: asking takes longer than a message
 
 
@@ -55,7 +56,7 @@ class Post:
         self._short_waits = True
         self._kick = threading.Event()
         self._requests = itertools.count()
-        self._replies: dict[int, tuple[Any, int | None]] = {}
+        self._replies: dict[int, Any] = {}
         self._poll = select.poll()
         self._by_fd: dict[int, Channel] = {}
         self._channels: dict[int, Channel] = {}
@@ -79,30 +80,37 @@ class Post:
     # Sending
 
     def send(self, to: int, message: Message) -> bool:
-        """Send, or queue what the socket does not take now; False if the process is gone."""
+        """Send, or queue what the socket does not take now; False if there is no way to that process."""
         with self.lock, self._uninterrupted:
             channel = self._channels.get(to) or self._connect(to)
             if channel is None:
                 return False
+            if to != HUB:
+                self._flush_hub()
             channel.send(message)
             if channel.pending:
                 self._watch(channel)
-            return not channel.closed
+            return True
+
+    def _flush_hub(self) -> None:
+        """Whatever the hub is to know before another process acts on a message must be on its way already."""
+        hub = self._channels.get(HUB)
+        while hub is not None and hub.pending:
+            # The hub never waits for anybody, so this does not take long.
+            select.select([], [hub.fd], [], 1.0)
+            hub.flush()
 
     def request(self, kind: str, *args: Any) -> Any:
         """Ask the hub and wait for its answer."""
-        return self.request_fd(kind, *args)[0]
-
-    def request_fd(self, kind: str, *args: Any) -> tuple[Any, int | None]:
-        """Ask the hub; its answer, and the file descriptor that came with it."""
         number = next(self._requests)
-        self.send(HUB, (kind, number, *args))
-        self.wait_until(lambda: number in self._replies)
-        with self.lock:
-            answer, fd = self._replies.pop(number)
+        with self._uninterrupted:  # an answer that nobody takes may be a segment that nobody frees
+            self.send(HUB, (kind, number, *args))
+            self.wait_until(lambda: number in self._replies)
+            with self.lock:
+                answer = self._replies.pop(number)
         if isinstance(answer, Exception):
             raise answer
-        return answer, fd
+        return answer
 
     def _connect(self, to: int) -> Channel | None:
         if self.closed is not None:
@@ -148,7 +156,7 @@ class Post:
                         self.wake()
                     self._followers += 1
                     try:
-                        self._changed.wait(left)
+                        self._changed.wait(None if left is None else min(left, _LONGEST_POLL_S))
                     finally:
                         self._followers -= 1
             return True
@@ -179,7 +187,7 @@ class Post:
                 _yield_core()  # to who will answer, and may need this very one
                 if events := self._poll.poll(0):
                     return events
-        events = self._poll.poll(None if timeout is None else max(1, int(timeout * 1000)))
+        events = self._poll.poll(None if timeout is None else max(1, int(min(timeout, _LONGEST_POLL_S) * 1000)))
         self._short_waits = time.perf_counter() - start < 2 * _SPIN_S
         return events
 
@@ -191,6 +199,15 @@ class Post:
             self._add(Channel(self._listener.accept()[0], None))
         elif fd in self._by_fd:
             self._receive(self._by_fd[fd])
+
+    def catch_up(self, process: int) -> None:
+        """Handle all that a process has sent so far, even over a connection that was not accepted yet."""
+        with suppress(BlockingIOError):
+            while True:
+                self._add(Channel(self._listener.accept()[0], None))
+        for channel in list(self._by_fd.values()):
+            if channel.peer is None or channel.peer == process:
+                self._receive(channel)
 
     def _receive(self, channel: Channel) -> None:
         had_pending = channel.pending
@@ -207,7 +224,9 @@ class Post:
         if channel.peer is not None:
             for message in channel.messages():
                 if message[0] == "reply":
-                    self._replies[message[1]] = (message[2], channel.fds.popleft() if message[3] else None)
+                    self._replies[message[1]] = message[2]
+                elif message[0] == "segment":  # the one message that a descriptor comes with
+                    self._on_message(channel.peer, (*message, channel.fds.popleft()))
                 else:
                     self._on_message(channel.peer, message)
         if channel.closed:

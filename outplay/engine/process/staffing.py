@@ -17,7 +17,7 @@ from outplay.engine.process.payload import Payload, Slot, WorkSpec
 from outplay.engine.process.reaping import WORKER_VARIABLE, describe_exit, kill_group, mark
 from outplay.engine.process.wire import DRIVER, HUB, Message
 from outplay.engine.slots import Lease, Slots, thread_caps
-from outplay.errors import ActorDiedError, WorkerDiedError
+from outplay.errors import ActorDiedError, EngineError, WorkerDiedError
 
 _BOOT = (
     "import sys, json; settings = json.loads(sys.stdin.readline()); sys.path[:] = settings['path']; "
@@ -72,7 +72,7 @@ class Worker:
     ready: bool = False
     work: Work | None = None
     lease: Lease | None = None
-    retiring: bool = False
+    killed_because: str | None = None  # if it was the hub's doing
     outbox: list[Message] = field(default_factory=list)  # until it is ready
 
 
@@ -93,6 +93,7 @@ class Staff:
         self._actors: dict[int, Actor] = {}
         self._reservations: deque[tuple[int, int, tuple[tuple[float, float], ...], int]] = deque()
         self._reserved_by: dict[int, int] = {}
+        self._verdicts: dict[int, Work] = {}  # tasks whose worker died, and whose caller is asked what to do
 
     # Work arrives
 
@@ -153,7 +154,7 @@ class Staff:
         """Start whatever there is room for, the oldest first."""
         self._grant_reservations()
         heads = sorted((queue[0].turn, shape) for shape, queue in self._queues.items() if queue)
-        held_back = self._reservations[0][3] if self._reservations else None
+        held_back = self._reservations[0][3] if self._reservations and self._is_attainable() else None
         for _, shape in heads:
             queue = self._queues[shape]
             while queue:
@@ -174,7 +175,12 @@ class Staff:
     def _start(self, work: Work, lease: Lease) -> None:
         flavour: Flavour = (max(1, int(work.spec.cpus)), tuple(sorted(lease.gpus)))
         idle = self._idle.get(flavour)
-        worker = idle.pop() if idle else self._hire(flavour)
+        try:
+            worker = idle.pop() if idle else self._hire(flavour)
+        except OSError as error:
+            self.slots.give(lease)
+            self._fail_work(work, f"no process could be started for it ({error})")
+            return
         worker.work, worker.lease = work, lease
         self._objects.grant(work.spec.call.granted, worker.index)
         if work.actor is None:
@@ -225,20 +231,31 @@ class Staff:
 
     def done(self, index: int) -> None:
         worker = self.workers[index]
+        if worker.flavour[1] and index not in self._needed():
+            # What it holds of a GPU's memory is free when it has ended, and its lease not before.
+            self._let_go_of(worker)
+            self._send(index, ("retire",))
+            return
         self._take_back(worker)
-        if worker.flavour[1]:
-            self._send(index, ("exit",))  # its GPU is visible to it for good
-            worker.retiring = True
-        else:
-            self._idle.setdefault(worker.flavour, []).append(worker)
-            self._retire_surplus()
+        self._idle.setdefault(worker.flavour, []).append(worker)
+        self._retire_surplus()
+        self.schedule()
+
+    def stay(self, index: int) -> None:
+        """A worker that was to retire still owes somebody something."""
+        worker = self.workers[index]
+        self._take_back(worker)
+        self._idle.setdefault(worker.flavour, []).append(worker)
         self.schedule()
 
     def _take_back(self, worker: Worker) -> None:
-        work, worker.work = worker.work, None
+        self._let_go_of(worker)
         if worker.lease is not None:
             self.slots.give(worker.lease)
             worker.lease = None
+
+    def _let_go_of(self, worker: Worker) -> None:
+        work, worker.work = worker.work, None
         if work is not None and work.actor is None:
             self._let_go(work)
 
@@ -249,12 +266,15 @@ class Staff:
     def _retire_surplus(self) -> None:
         """Tasks that waited made room for others, and those for more workers than there are slots."""
         idle = [worker for workers in self._idle.values() for worker in workers]
-        parents = {actor.work.caller for actor in self._actors.values() if actor.work}
-        surplus = [worker for worker in idle if worker.index not in parents and not worker.retiring]
+        needed = self._needed()
+        surplus = [worker for worker in idle if worker.index not in needed]
         for worker in surplus[: max(0, len(idle) - max(1, int(self.slots.machine.cpus)))]:
-            worker.retiring = True
             self._idle[worker.flavour].remove(worker)
             self._send(worker.index, ("retire",))
+
+    def _needed(self) -> set[int]:
+        """The processes whose end would end others, or free what they reserved."""
+        return {actor.work.caller for actor in self._actors.values() if actor.work} | set(self._reserved_by.values())
 
     def blocked(self, index: int, waits: bool) -> None:
         worker = self.workers.get(index)
@@ -270,11 +290,9 @@ class Staff:
                 if worker in idle:
                     idle.remove(worker)
             work = worker.work
-            if work is not None and work.actor is None and work.again != 0 and self._lives(work.caller):
-                worker.work = None  # keeps what it mentions held
-                self._retry(work)
-            elif work is not None and work.actor is None:
-                self._fail_task(work, exit_code)
+            if work is not None and work.actor is None and self._lives(work.caller):
+                worker.work = None  # what it mentions stays held
+                self._ask_for_verdict(work, worker, exit_code)
             self._take_back(worker)
             if work is not None and work.actor is not None:
                 self._actor_gone(work.actor, exit_code)
@@ -287,23 +305,39 @@ class Staff:
     def _lives(self, index: int) -> bool:
         return index == DRIVER or index in self.workers
 
-    def _retry(self, work: Work) -> None:
-        work.again -= work.again > 0
-        work.died += 1
-        self._queues.setdefault(work.shape, deque()).appendleft(work)
-
-    def _fail_task(self, work: Work, exit_code: int | None) -> None:
+    def _ask_for_verdict(self, work: Work, worker: Worker, exit_code: int | None) -> None:
+        """A task's worker died. Its answer may have left before: the caller knows, and says whether to repeat it."""
         tried = f" ({work.died + 1} times)" if work.died else ""
-        self._fail_work(work, f"the process that ran it {describe_exit(exit_code)}{tried}", let_go=False)
+        why = worker.killed_because or f"the process that ran it {describe_exit(exit_code)}{tried}"
+        error = error_payload(WorkerDiedError(f"{work.name} failed: {why}"))
+        self._verdicts[work.spec.call.id] = work
+        self._send(work.caller, ("died", work.spec.call.id, worker.index, error, work.again != 0))
 
-    def _fail_work(self, work: Work, why: str, let_go: bool = True) -> None:
+    def verdict(self, number: int, again: bool) -> None:
+        work = self._verdicts.pop(number, None)
+        if work is None:
+            return
+        if again:
+            work.again -= work.again > 0
+            work.died += 1
+            self._queues.setdefault(work.shape, deque()).appendleft(work)
+            self.schedule()
+        else:
+            self._let_go(work)
+
+    def undelivered(self, index: int, caller: int, number: int) -> None:
+        """A worker could not reach the caller it had an answer for."""
+        error = error_payload(EngineError("the answer could not be delivered: no connection could be made"))
+        self._send(caller, ("died", number, index, error, False))
+
+    def _fail_work(self, work: Work, why: str) -> None:
+        """Give up on work that never ran."""
         if work.actor is not None:
             self._bury(work.actor, f"actor {work.name} died: {why}")
-            return
-        error = error_payload(WorkerDiedError(f"{work.name} failed: {why}"))
-        self._send(work.caller, ("failed", work.spec.call.id, error))
-        if let_go:
-            self._let_go(work)
+        else:
+            error = error_payload(WorkerDiedError(f"{work.name} failed: {why}"))
+            self._send(work.caller, ("died", work.spec.call.id, HUB, error, False))
+        self._let_go(work)
 
     def _end_children(self, index: int) -> None:
         """What a process started ends with it: its actors, its tasks."""
@@ -311,10 +345,11 @@ class Staff:
             for work in [work for work in queue if work.caller == index]:
                 self._let_go(work)
             self._queues[shape] = deque(work for work in queue if work.caller != index)
+        for number in [number for number, work in self._verdicts.items() if work.caller == index]:
+            self._let_go(self._verdicts.pop(number))
         for worker in self.workers.values():
             if worker.work is not None and worker.work.caller == index:
-                worker.work.again = 0
-                kill_group(worker.process.pid)
+                self._kill(worker, "the process that started it is gone")
         for actor in self._actors.values():
             if actor.work is not None and actor.work.caller == index:
                 self._bury(actor, f"actor {actor.work.name} died: the process that started it is gone")
@@ -410,6 +445,12 @@ class Staff:
             self._reserved_by[number] = peer
             self._send(peer, ("reserved", number))
 
+    def _is_attainable(self) -> bool:
+        """Whether the oldest reservation that waits will be met once the tasks that run now have ended."""
+        taken = sum(w.lease.cpus for w in self.workers.values() if w.lease and w.work and w.work.actor)
+        taken += sum(pool.cpus for pools in self.slots.reservations.values() for pool in pools)
+        return sum(cpus for cpus, _ in self._reservations[0][2]) <= self.slots.machine.cpus - taken
+
     def release(self, number: int) -> None:
         self._reservations = deque(item for item in self._reservations if item[1] != number)
         self._reserved_by.pop(number, None)
@@ -417,8 +458,14 @@ class Staff:
         for worker in list(self.workers.values()):
             work = worker.work
             if work is not None and work.spec.reservation == number:
-                work.again = 0
                 if work.actor is not None:
                     self._bury(work.actor, f"actor {work.name} died: its reservation was released")
-                kill_group(worker.process.pid)
+                self._kill(worker, "its reservation was released")
         self.schedule()
+
+    @staticmethod
+    def _kill(worker: Worker, why: str) -> None:
+        worker.killed_because = why
+        if worker.work is not None:
+            worker.work.again = 0
+        kill_group(worker.process.pid)

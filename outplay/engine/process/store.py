@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from outplay.engine import serialize
 from outplay.engine.process.payload import Payload, Place, layout, segment_size
 from outplay.engine.process.wire import HUB
-from outplay.errors import ObjectStoreFullError
+from outplay.errors import ObjectLostError, ObjectStoreFullError
 
 if TYPE_CHECKING:
     from outplay.engine.process.post import Post
@@ -43,16 +43,25 @@ class Store:
             if segment is not None:
                 self._free_bytes -= size
         if segment is None:
-            (segment, size), fd = self._post.request_fd("lease", total)
-            self._map_new(segment, size, fd)
+            segment, size = self._fresh(number, None, self._post.request("lease", total))
         return self._write(number, packed, segment, size)
 
     def write_for(self, holder: int, number: int, packed: serialize.Packed) -> Place:
         """Write a result for the process that called."""
         _, total = layout(_lengths(packed))
-        (segment, size), fd = self._post.request_fd("alloc", number, holder, total)
-        self._map_new(segment, size, fd)
+        segment, size = self._fresh(number, holder, self._post.request("alloc", number, holder, total))
         return self._write(number, packed, segment, size)
+
+    def _fresh(self, number: int, holder: int | None, answer: tuple[int, int, bool]) -> tuple[int, int]:
+        """Take the pages of a new segment now: without memory, this is an error, and writing a crash (SIGBUS)."""
+        segment, size, is_new = answer
+        if is_new and hasattr(os, "posix_fallocate"):
+            try:
+                os.posix_fallocate(self._memory(segment)[1], 0, size)
+            except OSError as error:
+                self._post.send(HUB, ("refuse", number, holder, segment))
+                raise ObjectStoreFullError(f"this machine has no {size:,} bytes of memory left: {error}") from error
+        return segment, size
 
     def recycle(self, segment: int, size: int) -> None:
         """An object of this process's own is gone, and nobody else ever held it."""
@@ -75,7 +84,7 @@ class Store:
         parts = [memoryview(packed.data), *packed.buffers]
         lengths = _lengths(packed)
         offsets, _ = layout(lengths)
-        with memoryview(self._mapped[segment][0]) as memory:
+        with memoryview(self._memory(segment)[0]) as memory:
             for offset, part in zip(offsets, parts, strict=True):
                 memory[offset : offset + part.nbytes] = part
         return Place(number, segment, size, lengths, tuple(packed.writable))
@@ -85,14 +94,17 @@ class Store:
         place = payload.place
         if place is None:
             return serialize.loads(payload.data, list(payload.buffers))
-        shared, fd = self._segment(place)
+        if place.segment not in self._mapped:
+            self._post.request("open", place.segment)
         offsets, _ = layout(place.lengths)
         data, *buffers = zip(offsets, place.lengths, strict=True)
         private: mmap.mmap | None = None
-        if place.writable:
-            # Tensors cannot be read-only: theirs is a copy-on-write mapping, so that who writes into one
-            # gets a page of its own and nobody else sees it.
-            private = mmap.mmap(fd, place.segment_size, flags=mmap.MAP_PRIVATE)
+        with self._post.lock:  # under which the hub's word that a segment is gone is handled
+            shared, fd = self._memory(place.segment)
+            if place.writable:
+                # Tensors cannot be read-only: theirs is a copy-on-write mapping, so that who writes into one
+                # gets a page of its own and nobody else sees it.
+                private = mmap.mmap(fd, place.segment_size, flags=mmap.MAP_PRIVATE)
         views = [
             _view(private, offset, length, keeper)
             if private is not None and i in place.writable
@@ -102,50 +114,26 @@ class Store:
         with memoryview(shared)[data[0] : data[0] + data[1]] as stream:
             return serialize.loads(stream, views)
 
-    def _segment(self, place: Place) -> tuple[mmap.mmap, int]:
-        with self._lock:
-            known = self._mapped.get(place.segment)
+    def _memory(self, segment: int) -> tuple[mmap.mmap, int]:
+        known = self._mapped.get(segment)
         if known is None:
-            _, fd = self._post.request_fd("open", place.segment)
-            assert fd is not None
-            self._map(place.segment, place.segment_size, fd)
-            known = self._mapped[place.segment]
+            raise ObjectLostError("the memory of this object is gone: a process that held it died")
         return known
 
-    def _map_new(self, segment: int, size: int, fd: int | None) -> None:
-        if fd is not None:
-            _reserve_memory(fd, size)
-            self._map(segment, size, fd)
-
-    def _map(self, segment: int, size: int, fd: int) -> None:
-        with self._lock:
-            if segment in self._mapped:
-                os.close(fd)  # another thread was first
-            else:
-                self._mapped[segment] = (mmap.mmap(fd, size), fd)
+    def map(self, segment: int, size: int, fd: int) -> None:
+        """The hub sends each segment once, before its answer to who asked first."""
+        self._mapped[segment] = (mmap.mmap(fd, size), fd)
 
     def forget(self, segments: list[int]) -> None:
         """The hub gave these back to the system: nobody holds anything in them any more."""
-        with self._lock:
-            for segment in segments:
-                _, fd = self._mapped.pop(segment, (None, -1))
-                if fd >= 0:
-                    os.close(fd)
+        for segment in segments:
+            _, fd = self._mapped.pop(segment, (None, -1))
+            if fd >= 0:
+                os.close(fd)
 
 
 def _lengths(packed: serialize.Packed) -> tuple[int, ...]:
     return (len(packed.data), *(buffer.nbytes for buffer in packed.buffers))
-
-
-def _reserve_memory(fd: int, size: int) -> None:
-    """Take the pages now: running out of memory is an error here, and a crash (SIGBUS) while writing."""
-    if not hasattr(os, "posix_fallocate"):
-        return
-    try:
-        os.posix_fallocate(fd, 0, size)
-    except OSError as error:
-        os.close(fd)
-        raise ObjectStoreFullError(f"this machine has no {size:,} bytes of shared memory left: {error}") from error
 
 
 _view_class: Any = None

@@ -20,6 +20,7 @@ _HELLO = struct.Struct("<8sQ32s")
 _MAGIC = b"outplay1"
 _CHUNK = 1 << 18
 _MOST_FDS = 16
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 Message = tuple[Any, ...]
 
@@ -48,7 +49,8 @@ class Channel:
         self.fd = sock.fileno()
         self.peer = peer
         self.takes_fds = peer == HUB  # only the hub sends descriptors
-        self.closed = False
+        self.closed = False  # there is nothing more to read
+        self._broken = False  # nobody will read what is sent; what was received before still counts
         self.fds: deque[int] = deque()  # received and not yet claimed by the message that announced them
         self._in = bytearray()
         self._out: deque[tuple[memoryview, list[int]]] = deque()
@@ -80,29 +82,33 @@ class Channel:
         data = pickle.dumps(message, protocol=5)
         frame = _FRAME.pack(len(data)) + data
         sent = 0
-        if not self._out and not fds and not self.closed:
+        if not self._out and not fds and not self._broken:
             try:
                 sent = self.sock.send(frame)
             except BlockingIOError:
                 pass
             except OSError:
-                self.closed = True  # the reader's side notices too, and tells whoever waits
-        if sent < len(frame):
-            self._out.append((memoryview(frame)[sent:], fds or []))
+                self._broken = True
+        if sent < len(frame) and not self._broken:
+            # Copies: the caller may close its own before these are sent.
+            self._out.append((memoryview(frame)[sent:], [os.dup(fd) for fd in fds or []]))
             if fds:
                 self.flush()
 
     def flush(self) -> None:
         """Send what the socket takes of what is queued."""
-        while self._out and not self.closed:
+        while self._out:
             data, fds = self._out[0]
             try:
                 sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
             except BlockingIOError:
                 return
             except OSError:
-                self.closed = True
+                self._broken = True
+                self._forget_unsent()
                 return
+            for fd in fds:
+                os.close(fd)
             if sent == len(data):
                 self._out.popleft()
             else:
@@ -110,14 +116,20 @@ class Channel:
 
     @property
     def pending(self) -> bool:
-        return bool(self._out) and not self.closed
+        return bool(self._out)
+
+    def _forget_unsent(self) -> None:
+        for _, fds in self._out:
+            for fd in fds:
+                os.close(fd)
+        self._out.clear()
 
     def read(self) -> None:
         """Take all that has arrived. Sets `closed` at the end of the stream."""
         while not self.closed:
             try:
                 if self.takes_fds:
-                    chunk, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MOST_FDS)
+                    chunk, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MOST_FDS, _CLOSE_ON_EXEC)
                     self.fds.extend(fds)
                 else:
                     chunk = self.sock.recv(_CHUNK)
@@ -152,8 +164,9 @@ class Channel:
         return found
 
     def close(self) -> None:
-        self.closed = True
+        self.closed = self._broken = True
         self.sock.close()
+        self._forget_unsent()
         for fd in self.fds:
             os.close(fd)
         self.fds.clear()

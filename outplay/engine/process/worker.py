@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outplay.engine import api, serialize
-from outplay.engine.base import Callee, CarriedError, invoke
+from outplay.engine.base import Callee, CarriedError, invoke, task_error
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
 from outplay.engine.process.engine import ProcessEngine
 from outplay.engine.process.entries import Entry
@@ -63,6 +63,8 @@ class Worker:
     def _on_retire(self, _: int) -> None:
         if self.engine.is_quiet() and not self.tasks:
             self.leaving = True
+        else:
+            self.engine.post.send(HUB, ("stay",))
 
     def run(self) -> None:
         while True:
@@ -72,8 +74,9 @@ class Worker:
                 self.engine.in_call_with_slot = work.cpus > 0
                 self._run_task(work.call)
                 del work, held
-                self._after_call()
+                # At once: a task that was answered must not be repeated if re-making a variable kills this process.
                 self.engine.post.send(HUB, ("done",))
+                self._after_call()
             elif self.construction is not None:
                 (work, held), self.construction = self.construction, None
                 self.engine.in_call_with_slot = work.cpus > 0
@@ -135,8 +138,14 @@ class Worker:
         return self._callees[spec.target]
 
     def _learn_definitions(self, spec: CallSpec) -> None:
-        if spec.definitions is not None and not definitions.knows(spec.definitions):
-            definitions.merge(spec.definitions, self.engine.post.request("fetch", spec.definitions))
+        if spec.definitions is None or definitions.knows(spec.definitions):
+            return
+        data = self.engine.post.request("fetch", spec.definitions)
+        try:
+            definitions.merge(spec.definitions, data)
+        except Exception as error:  # noqa: BLE001 - unpickling imports the user's modules
+            failure = task_error(spec.name, error, error.__traceback__)
+            raise failure from failure.cause
 
     def _invoke(self, spec: CallSpec, function: Any, signature: TypedSignature | None) -> list[Any]:
         return invoke(spec.name, function, lambda: self._arguments(spec), len(spec.results), signature)
@@ -159,28 +168,31 @@ class Worker:
     def _answer(self, spec: CallSpec, run: Any) -> None:
         """Run the call and send its caller the results, or the error in place of each."""
         entries = self.engine.entries
+        payloads: list[Payload] = []
+        carried: list[Any] = []  # the entries of what is inside the results: kept until they are granted
         try:
             self._learn_definitions(spec)
             with reusable_values(self.values):
-                payloads, carried = self._to_payloads(spec, run())
+                self._pack(spec, run(), payloads, carried)
+            granted = tuple(number for payload in payloads for number in payload.mentions)
         except OutplayError as error:
-            payloads, carried = [entries.error_payload(error)] * len(spec.results), []
+            # Results that were stored before another failed are the caller's already, to be dropped.
+            granted = tuple(payload.place.object for payload in payloads if payload.place is not None)
+            payloads = [entries.error_payload(error)] * len(spec.results)
+            granted += payloads[0].refs * len(payloads)
         # What lies in the store is the caller's already; what is inside the results becomes so here.
         entries.grant(tuple(number for payload in payloads for number in payload.refs), spec.caller)
-        granted = tuple(number for payload in payloads for number in payload.mentions)
         kept = entries.keep(spec.lent)
         wire_form = [tuple(payload) for payload in payloads]
-        self.engine.post.send(spec.caller, ("result", spec.id, wire_form, granted, kept))
+        if not self.engine.post.send(spec.caller, ("result", spec.id, wire_form, granted, kept)):
+            self.engine.post.send(HUB, ("undelivered", spec.caller, spec.id))
         del carried
 
-    def _to_payloads(self, spec: CallSpec, results: list[Any]) -> tuple[list[Payload], list[Any]]:
-        """The results as they travel, and the entries of what is inside them: keep those until they are granted."""
-        payloads, carried = [], []
+    def _pack(self, spec: CallSpec, results: list[Any], payloads: list[Payload], carried: list[Any]) -> None:
         for number, value in zip(spec.results, results, strict=True):
             packed = serialize.dumps(value, f"the result of {spec.name}")
             payloads.append(self.engine.entries.to_payload(packed, number, spec.caller))
             carried.append(packed.carried)
-        return payloads, carried
 
     def _after_call(self) -> None:
         with reusable_values(self.values):
