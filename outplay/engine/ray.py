@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from outplay.engine import api, serialize
-from outplay.engine.base import Callee, Method, Ref, invoke, result_types, sendable
+from outplay.engine.base import Callee, Method, Ref, invoke, result_types
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
 from outplay.engine.options import Options, Reservation, check_fits
 from outplay.engine.shipping import cluster_runtime_env
@@ -25,7 +25,6 @@ from outplay.errors import (
     ObjectStoreFullError,
     OutplayError,
     SerializationError,
-    TaskError,
     WorkerDiedError,
 )
 
@@ -154,12 +153,12 @@ class RayEngine:
 
     def get(self, refs: list[Ref], timeout: float | None) -> list[Any]:
         with _translated(f"{len(refs)} objects were not ready in {timeout} s"):
-            values: list[Any] = ray.get([_object_ref(ref) for ref in refs], timeout=timeout)
+            values: list[Any] = ray.get([_object_ref(ref) for ref in refs], timeout=_bounded(timeout))
             return values
 
     def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         by_object = {_object_ref(ref): ref for ref in refs}
-        ready, _ = ray.wait(list(by_object), num_returns=num_returns, timeout=timeout)
+        ready, _ = ray.wait(list(by_object), num_returns=num_returns, timeout=_bounded(timeout))
         chosen = set(ready)
         return (
             [ref for found, ref in by_object.items() if found in chosen],
@@ -273,11 +272,12 @@ class RayEngine:
         try:
             with _translated(""):
                 return send()
-        except (TypeError, AttributeError) as error:
-            if isinstance(error, OutplayError):
-                raise
-            serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))  # raises, and says it better
-            raise SerializationError(f"the arguments of {name} cannot travel between processes: {error}") from error
+        except OutplayError:
+            raise
+        except Exception:
+            # If it is an argument that cannot be pickled, this raises too, and names it.
+            serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
+            raise
 
 
 def _export(callee: Callee) -> Exported:
@@ -359,12 +359,15 @@ def _ours(error: Any, timeout_message: str) -> OutplayError:
             return ObjectLostError(str(error))
         case ray.exceptions.RayTaskError():
             # Our wrapper turns what the user's code raises into TaskError: what is left is Ray's own, on the way out.
-            if isinstance(cause, (TypeError, AttributeError)):
-                return SerializationError(f"the result of {_task_name(error)} cannot travel: {cause}")
-            return TaskError(_task_name(error), str(error), sendable(cause))
+            return SerializationError(f"the result of {_task_name(error)} cannot travel between processes: {cause}")
     if isinstance(error, gone):
         return WorkerDiedError(str(error))
     return EngineError(f"Ray failed: {error}")
+
+
+def _bounded(timeout: float | None) -> float | None:
+    """Ray counts milliseconds in 32 bits; who waits for weeks does not mind waiting for ever."""
+    return None if timeout is None or timeout > 1e6 else timeout
 
 
 def _task_name(error: Any) -> str:

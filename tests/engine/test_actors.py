@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -80,6 +81,75 @@ def test_a_method_can_return_several_refs() -> None:
 def test_the_handle_may_be_gone_before_the_answer() -> None:
     ref = Counter.remote(1).add.remote()
     assert outplay.get(ref) == 2
+
+
+@outplay.remote
+class Shelf:
+    def __init__(self) -> None:
+        self.things: list[Any] = []
+
+    def lay(self, things: list[Any]) -> None:
+        self.things = things
+
+    def take(self) -> list[Any]:
+        things, self.things = self.things, []
+        return things
+
+    def make(self) -> list[Any]:
+        return [outplay.put(5), outplay.put(np.full(50_000, 6.0)), add_one.remote(6)]
+
+    def first(self, value: Any) -> Any:
+        return np.ravel(value)[0]
+
+
+@outplay.remote
+def add_one(value: int) -> int:
+    return value + 1
+
+
+def test_a_ref_comes_home_after_it_was_forgotten() -> None:
+    shelf = Shelf.remote()
+    outplay.get(shelf.lay.remote([outplay.put(7), outplay.put(np.full(50_000, 8.0)), add_one.remote(8)]))
+    small, large, computed = outplay.get(shelf.take.remote())
+    assert outplay.get(small, timeout=60) == 7
+    assert outplay.get(large, timeout=60)[0] == 8
+    assert outplay.get(computed, timeout=60) == 9
+
+
+def test_a_ref_goes_back_to_the_actor_that_made_it() -> None:
+    shelf = Shelf.remote()
+    for ref, value in zip(outplay.get(shelf.make.remote()), (5, 6, 7), strict=True):
+        assert outplay.get(shelf.first.remote(ref), timeout=60) == value
+
+
+def test_a_handle_comes_home_after_it_was_forgotten() -> None:
+    shelf, counter = Shelf.remote(), Counter.remote(1)
+    outplay.get(shelf.lay.remote([counter]))
+    del counter
+    (counter,) = outplay.get(shelf.take.remote())
+    outplay.get(shelf.lay.remote([counter]))
+    assert outplay.get(counter.add.remote()) == 2
+
+
+def test_a_call_to_an_actor_that_starts_survives_the_garbage_collector() -> None:
+    ref = Counter.remote(1).add.remote()
+    gc.collect()
+    assert outplay.get(ref, timeout=60) == 2
+
+
+def test_arguments_may_have_any_name() -> None:
+    @outplay.remote
+    class Greedy:
+        def act(self, method: str, num_returns: int, known: int, self_: int = 0) -> str:
+            return f"{method} {num_returns} {known}"
+
+    assert outplay.get(Greedy.remote().act.remote(method="greedy", num_returns=3, known=4)) == "greedy 3 4"
+
+    @outplay.remote
+    def task(known: int, num_returns: int, exported: int, args: int, kwargs: int) -> int:
+        return known + num_returns + exported + args + kwargs
+
+    assert outplay.get(task.remote(known=1, num_returns=2, exported=3, args=4, kwargs=5)) == 15
 
 
 def test_handles_travel_into_tasks_and_actors() -> None:

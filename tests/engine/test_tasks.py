@@ -211,6 +211,12 @@ def test_get_gives_up_after_its_timeout(engine: str) -> None:
     assert outplay.get(ref) == "woken"
 
 
+@pytest.mark.parametrize("timeout", [float("inf"), 1e7, 60])
+def test_a_timeout_may_be_as_long_as_one_likes(timeout: float) -> None:
+    assert outplay.get(add.remote(1), timeout=timeout) == 11
+    assert len(outplay.wait([add.remote(1)], timeout=timeout)[0]) == 1
+
+
 def test_remote_code_that_raises_gives_a_task_error() -> None:
     @outplay.remote
     def fail(text: str) -> None:
@@ -292,6 +298,20 @@ def test_an_object_that_cannot_travel_names_itself() -> None:
         identity.remote(value=threading.Lock())
     with pytest.raises(outplay.SerializationError, match=r"put\(\)"):
         outplay.put(threading.Lock())
+
+
+def test_whatever_pickling_raises_is_told() -> None:
+    import multiprocessing
+
+    with pytest.raises(outplay.SerializationError, match="argument 0 of identity"):
+        identity.remote(multiprocessing.Lock())
+
+    @outplay.remote(max_retries=0)
+    def make() -> Any:
+        return multiprocessing.Lock()
+
+    with pytest.raises(outplay.SerializationError, match=r"make"):
+        outplay.get(make.remote())
 
 
 def test_a_result_that_cannot_travel_names_itself() -> None:

@@ -260,9 +260,9 @@ class Objects:
                 )
                 self._send(request.peer, ("reply", request.number, error))
         if self._starved:
-            for lessee in {segment.lessee for segment in self._segments.values()}:
-                if lessee is not None:
-                    self._send(lessee, ("trim",))
+            lessees = {segment.lessee for segment in self._segments.values() if segment.lessee is not None}
+            for peer in lessees | set(self._holds):
+                self._send(peer, ("trim",))
 
     @property
     def starved(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import sys
 import threading
@@ -25,6 +26,7 @@ from outplay.engine.typed import TypedSignature
 from outplay.errors import ActorDiedError, EngineError, GetTimeoutError
 
 _BLOCKED_AFTER_S = 0.001
+_COLLECT_EVERY_S = 0.5
 
 
 @dataclass(eq=False)
@@ -69,6 +71,7 @@ class ProcessEngine:
         self._links: weakref.WeakValueDictionary[int, ActorLink] = weakref.WeakValueDictionary()
         self._queued: set[ActorLink] = set()  # links with calls that nothing else may hold on to
         self._reserved: set[int] = set()
+        self._collected_at = 0.0
         self._exported: set[str] = set()
         self.handlers: dict[str, Callable[..., None]] = {
             "result": self._on_result,
@@ -382,6 +385,10 @@ class ProcessEngine:
         """Somebody needs the memory that this process has free."""
         self.entries.flush_dropped()
         self.store.give_back()
+        now = time.monotonic()
+        if now - self._collected_at > _COLLECT_EVERY_S:
+            self._collected_at = now
+            self.post.later(gc.collect)  # an exception's traceback, for one, is a cycle that holds on to much
 
     def _on_closed(self, process: int) -> None:
         if process == HUB:

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -55,6 +56,7 @@ class Post:
         self._helper_leads = False
         self._short_waits = True
         self._kick = threading.Event()
+        self._later: deque[Callable[[], object]] = deque()
         self._requests = itertools.count()
         self._replies: dict[int, Any] = {}
         self._poll = select.poll()
@@ -247,14 +249,22 @@ class Post:
         while self.closed is None:
             kicked = self._kick.wait(_HELPER_INTERVAL_S)
             self._kick.clear()
+            while self._later:
+                self._later.popleft()()
             with self.lock:
                 self._on_idle()
                 away, seen = self._turns == seen, self._turns
                 if self._leader is None and (away or kicked):
                     self._helper_leads = True
-                    while self.closed is None and self._helper_leads:
+                    while self.closed is None and self._helper_leads and not self._later:
                         self._lead(None)
+                    self._helper_leads = False
                     seen = self._turns
+
+    def later(self, function: Callable[[], object]) -> None:
+        """Let the helper call `function` soon, outside of all locks."""
+        self._later.append(function)
+        self._kick.set()
 
     def kick(self) -> None:
         """Something needs the helper soon, even if this thread does not wait for it."""

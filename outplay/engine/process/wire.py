@@ -20,7 +20,6 @@ _HELLO = struct.Struct("<8sQ32s")
 _MAGIC = b"outplay1"
 _CHUNK = 1 << 18
 _MOST_FDS = 16
-_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 Message = tuple[Any, ...]
 
@@ -129,7 +128,9 @@ class Channel:
         while not self.closed:
             try:
                 if self.takes_fds:
-                    chunk, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MOST_FDS, _CLOSE_ON_EXEC)
+                    chunk, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MOST_FDS)
+                    for fd in fds:
+                        os.set_inheritable(fd, False)
                     self.fds.extend(fds)
                 else:
                     chunk = self.sock.recv(_CHUNK)

@@ -1,0 +1,349 @@
+"""Who holds what, and for how long, when messages overtake each other and processes die at awkward moments."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outplay
+
+SIZE = 125_000  # float64: a megabyte
+
+
+@pytest.fixture
+def engine() -> Iterator[None]:
+    outplay.init("process", num_cpus=2, object_store_bytes=40_000_000)
+    yield
+    outplay.shutdown()
+
+
+@outplay.remote
+class Reader:
+    def touch(self, things: list[Any]) -> None: ...
+
+    def alive(self) -> bool:
+        return True
+
+    def slow_read(self, array: Any, started: str, go_on: str) -> tuple[float, float]:
+        before = float(array.max())
+        Path(started).touch()
+        deadline = time.monotonic() + 60
+        while not Path(go_on).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return before, float(array.max())
+
+
+@outplay.remote
+def nothing(_: Any) -> None: ...
+
+
+@outplay.remote
+def make(number: float) -> Any:
+    return np.full(SIZE, number)
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_hub_hears_of_a_grant_before_its_receiver_does() -> None:
+    """Many large messages to the hub are still on their way when a direct call overtakes them."""
+    reader, other = Reader.remote(), Reader.remote()
+    outplay.get([reader.alive.remote(), other.alive.remote()])
+    for _ in range(3):
+        ref = outplay.put(np.full(SIZE, 1.0))
+        view = outplay.get(ref)
+        outplay.get(reader.touch.remote([ref]))
+        refs = [nothing.remote(np.zeros(60_000, np.uint8)) for _ in range(20)]
+        outplay.get(reader.touch.remote([ref, other]))
+        for _ in range(5):
+            outplay.put(np.full(SIZE, 99.0))
+        assert view.max() == 1
+        assert outplay.get(ref).max() == 1
+        assert outplay.get(other.alive.remote(), timeout=60)
+        outplay.get(refs)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("kind", ["a result", "its own object", "a plain argument"])
+def test_what_a_dead_caller_had_lent_is_not_used_again(kind: str, tmp_path: Path) -> None:
+    started, go_on, answer = str(tmp_path / "started"), str(tmp_path / "go_on"), str(tmp_path / "answer")
+
+    @outplay.remote
+    class Recorder:
+        def slow_read(self, array: Any) -> None:
+            before = float(array.max())
+            Path(started).touch()
+            deadline = time.monotonic() + 60
+            while not Path(go_on).exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            Path(answer).write_text(f"{before} {float(array.max())}")
+
+    @outplay.remote(max_retries=0)
+    def lend_and_die(recorder: Any) -> None:
+        lent = {"a result": lambda: make.remote(1.0), "its own object": lambda: outplay.put(np.full(SIZE, 1.0))}
+        value = lent[kind]() if kind in lent else np.full(SIZE, 1.0)
+        if isinstance(value, outplay.Ref):
+            outplay.wait([value])
+        recorder.slow_read.remote(value)
+        while not Path(started).exists():
+            time.sleep(0.01)
+        os._exit(1)
+
+    recorder = Recorder.remote()
+    with pytest.raises(outplay.WorkerDiedError):
+        outplay.get(lend_and_die.remote(recorder))
+    held = [outplay.put(np.full(SIZE, 99.0)) for _ in range(6)]
+    held += [make.remote(99.0) for _ in range(6)]
+    outplay.wait(held, num_returns=len(held))
+    Path(go_on).touch()
+    deadline = time.monotonic() + 60
+    while not Path(answer).exists() or not Path(answer).read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert Path(answer).read_text() == "1.0 1.0"
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_task_that_was_answered_is_not_repeated(tmp_path: Path) -> None:
+    def die_once(value: int) -> int:
+        if not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os._exit(1)
+        return value
+
+    outplay.reusables.mortal = outplay.Reusable(lambda: 5, die_once)
+
+    @outplay.remote(max_retries=3)
+    def use(array: Any) -> Any:
+        with open(tmp_path / "runs", "a") as file:
+            file.write("x")
+        return array * outplay.reusables.mortal
+
+    result = outplay.get(use.remote(np.full(SIZE, 1.0)))
+    for _ in range(10):
+        outplay.put(np.full(SIZE, 99.0))
+        time.sleep(0.02)
+    assert (tmp_path / "runs").read_text() == "x"
+    assert result.min() == result.max() == 5
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_task_that_died_after_it_stored_a_result_is_repeated(tmp_path: Path) -> None:
+    @outplay.remote(num_returns=2, max_retries=2)
+    def stores_and_dies() -> tuple[Any, Any]:
+        class Deadly:
+            def __reduce__(self) -> Any:
+                if not (tmp_path / "died").exists():
+                    (tmp_path / "died").touch()
+                    os._exit(1)
+                return int, (3,)
+
+        return np.full(SIZE, 4.0), Deadly()
+
+    for _ in range(3):
+        (tmp_path / "died").unlink(missing_ok=True)
+        large, small = outplay.get(stores_and_dies.remote())
+        assert (large.min(), large.max(), small) == (4, 4, 3)
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_result_beside_one_that_fails_is_let_go_of() -> None:
+    @outplay.remote(num_returns=2)
+    def half() -> tuple[Any, Any]:
+        return np.full(4 * SIZE, 1.0), threading.Lock()
+
+    for _ in range(30):  # three times what the store holds
+        first, _ = half.remote()
+        with pytest.raises(outplay.SerializationError):
+            outplay.get(first)
+
+
+@pytest.mark.usefixtures("engine")
+def test_threads_may_get_the_same_object() -> None:
+    errors: list[BaseException] = []
+
+    def get(ref: Any) -> None:
+        try:
+            assert outplay.get(ref).max() == 3
+        except BaseException as error:
+            errors.append(error)
+
+    for _ in range(10):
+        ref = make.remote(3.0)
+        threads = [threading.Thread(target=get, args=(ref,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert errors == []
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_actor_that_waits_in_a_released_reservation_lets_go_of_its_arguments() -> None:
+    @outplay.remote
+    class Taker:
+        def __init__(self, array: Any) -> None: ...
+
+        def alive(self) -> bool:
+            return True
+
+    for _ in range(12):
+        group = outplay.reserve([{"num_cpus": 1}])
+        running = Taker.options(num_cpus=1, reservation=group).remote(np.full(2 * SIZE, 1.0))
+        waiting = Taker.options(num_cpus=1, reservation=group).remote(np.full(2 * SIZE, 1.0))
+        outplay.get(running.alive.remote())
+        group.release()
+        with pytest.raises(outplay.ActorDiedError, match="reservation was released"):
+            outplay.get(waiting.alive.remote())
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_task_in_a_released_reservation_says_so(tmp_path: Path) -> None:
+    @outplay.remote
+    def sleep() -> None:
+        (tmp_path / "started").touch()
+        time.sleep(1000)
+
+    group = outplay.reserve([{"num_cpus": 1}])
+    ref = sleep.options(reservation=group).remote()
+    while not (tmp_path / "started").exists():
+        time.sleep(0.01)
+    group.release()
+    with pytest.raises(outplay.WorkerDiedError, match="sleep failed: its reservation was released"):
+        outplay.get(ref, timeout=60)
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_actor_can_be_killed_before_it_has_started() -> None:
+    for _ in range(20):
+        reader = Reader.remote()
+        ref = reader.alive.remote()
+        outplay.kill(reader)
+        with pytest.raises(outplay.ActorDiedError, match="was killed"):
+            outplay.get(ref, timeout=60)
+
+
+def test_an_interrupted_reservation_is_taken_back(run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        """
+import os, signal, threading
+import outplay
+
+outplay.init("process", num_cpus=2)
+
+@outplay.remote
+def one():
+    return 1
+
+group = outplay.reserve([{"num_cpus": 1}])
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    outplay.reserve([{"num_cpus": 2}])
+except KeyboardInterrupt:
+    print("interrupted", outplay.get(one.remote(), timeout=60))
+group.release()
+with outplay.reserve([{"num_cpus": 2}], timeout=60):
+    print("whole")
+"""
+    )
+    assert result.stdout.split() == ["interrupted", "1", "whole"], result.stderr
+
+
+def test_a_thread_that_waits_does_not_keep_the_slot(run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        """
+import threading, time
+import outplay
+
+outplay.init("process", num_cpus=1)
+
+@outplay.remote(num_cpus=0)
+def sleep():
+    time.sleep(1000)
+
+@outplay.remote
+def leaves_a_thread():
+    ref = sleep.remote()
+    threading.Thread(target=lambda: outplay.get(ref), daemon=True).start()
+    time.sleep(0.3)
+
+@outplay.remote
+def inner():
+    return 1
+
+@outplay.remote
+def outer():
+    return outplay.get(inner.remote())
+
+outplay.get(leaves_a_thread.remote())
+print(outplay.get(outer.remote(), timeout=60))
+"""
+    )
+    assert result.stdout.strip() == "1", result.stderr
+
+
+def test_gpus_are_given_out_by_name(run_script: Callable[..., Any]) -> None:
+    """No GPU is needed for this: the engine believes CUDA_VISIBLE_DEVICES."""
+    result = run_script(
+        """
+import os
+import outplay
+
+outplay.init("process", num_cpus=2)
+
+@outplay.remote
+class Holder:
+    def visible(self):
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+@outplay.remote(num_gpus=1)
+def visible():
+    return os.environ["CUDA_VISIBLE_DEVICES"], Holder.remote()
+
+holders = [Holder.options(num_gpus=1).remote() for _ in range(2)]
+print(sorted(outplay.get([holder.visible.remote() for holder in holders])))
+outplay.kill(holders.pop())
+name, child = outplay.get(visible.remote())
+print(name in ("3", "5"), repr(outplay.get(child.visible.remote())))
+try:
+    Holder.options(num_gpus=3).remote()
+except outplay.ResourceError as error:
+    print(error)
+""",
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "3,5"},
+    )
+    assert result.stdout.splitlines() == [
+        "['3', '5']",
+        "True ''",
+        "Holder asks for num_cpus=0, num_gpus=3, but this machine has at most num_cpus=2, num_gpus=2",
+    ], result.stderr
+
+
+def test_as_many_large_objects_as_files_may_be_open(run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
+import numpy as np
+import outplay
+
+outplay.init("process", num_cpus=1)
+kept = []
+try:
+    while len(kept) < 1000:
+        kept.append(outplay.put(np.zeros(10_000)))
+except outplay.ObjectStoreFullError as error:
+    print(len(kept), error)
+assert len(kept) > 50
+kept.clear()
+print(outplay.get(outplay.put(np.ones(10_000))).sum())
+"""
+    )
+    lines = result.stdout.splitlines()
+    assert "as many as there may be open files" in lines[0], result.stderr
+    assert lines[1] == "10000.0", result.stderr
