@@ -156,7 +156,8 @@ class ProcessEngine:
         call, refs = self._prepare(callee, self._export(callee), args, kwargs, options.num_returns)
         with self.post.lock:
             self._sent[call.results[0]] = call
-            self.post.send(HUB, ("submit", self._work(call, cpus, options, options.max_retries, lend=True)))
+            work = self._work(call, cpus, options, options.max_retries, lend=True)
+            self.post.send(HUB, ("submit", *work.to_wire()))
         return refs
 
     def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> ActorToken:
@@ -166,7 +167,8 @@ class ProcessEngine:
         with self.post.lock:
             entry.holds, entry.shared = 1, True
             # Its arguments are not lent: the constructor may run again, later.
-            self.post.send(HUB, ("create", self._work(call, cpus, options, options.max_restarts, lend=False)))
+            work = self._work(call, cpus, options, options.max_restarts, lend=False)
+            self.post.send(HUB, ("create", *work.to_wire()))
             self._link(entry, callee.name)
         return ActorToken(entry, callee.name)
 

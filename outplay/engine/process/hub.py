@@ -7,7 +7,6 @@ happens, and ends everything else first.
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import time
@@ -15,9 +14,10 @@ from contextlib import suppress
 from typing import Any
 
 from outplay.engine.process.counting import Objects
+from outplay.engine.process.payload import WorkSpec
 from outplay.engine.process.reaping import adopt_orphans, kill_group, kill_orphans, raise_file_limit, reap
 from outplay.engine.process.staffing import Staff
-from outplay.engine.process.wire import DRIVER, HUB, Channel, Message, WrongKeyError, listen
+from outplay.engine.process.wire import DRIVER, HUB, Channel, Message, Poll, WrongKeyError, listen
 from outplay.engine.slots import Slots
 from outplay.errors import OutplayError
 
@@ -39,15 +39,15 @@ class Hub:
         self._exports: dict[str, bytes] = {}
         self._asked_exports: dict[str, list[tuple[int, int]]] = {}
         self._exit_codes: dict[int, int] = {}
-        self._poll = select.poll()
+        self._poll = Poll()
         self._listener = listen(self._folder, HUB)
-        self._poll.register(self._listener, select.POLLIN)
+        self._poll.watch(self._listener.fileno())
         self._child_ended, ended_write = os.pipe()
         os.set_blocking(self._child_ended, False)
         os.set_blocking(ended_write, False)
         signal.set_wakeup_fd(ended_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._poll.register(self._child_ended, select.POLLIN)
+        self._poll.watch(self._child_ended)
         self.objects = Objects(settings["store_bytes"], self._send, self._is_alive)
         gpus: list[str] = settings["gpus"]
         worker_settings = {name: settings[name] for name in ("folder", "key", "path")}
@@ -57,7 +57,7 @@ class Hub:
         again = False
         while not self._ending:
             timeout = 0.0 if again else 0.02 if self.objects.starved else _CHECK_S
-            for fd, _ in self._poll.poll(timeout * 1000):
+            for fd in self._poll.wait(timeout, awake=not again):
                 self._handle(fd)
             if os.getppid() != self._driver:
                 return
@@ -79,7 +79,7 @@ class Hub:
             while True:
                 channel = Channel(self._listener.accept()[0], None)
                 self._by_fd[channel.fd] = channel
-                self._poll.register(channel.fd, select.POLLIN)
+                self._poll.watch(channel.fd)
 
     def _receive(self, channel: Channel) -> None:
         channel.flush()
@@ -96,10 +96,10 @@ class Hub:
         if channel.closed:
             self._remove(channel)
         elif not channel.pending:
-            self._poll.register(channel.fd, select.POLLIN)
+            self._poll.watch(channel.fd)
 
     def _remove(self, channel: Channel) -> None:
-        self._poll.unregister(channel.fd)
+        self._poll.ignore(channel.fd)
         del self._by_fd[channel.fd]
         channel.close()
         if channel.peer is not None:
@@ -112,7 +112,7 @@ class Hub:
             return  # it is gone, and with it whoever waits for this
         channel.send(message, None if fd is None else [fd])
         if channel.pending:
-            self._poll.register(channel.fd, select.POLLIN | select.POLLOUT)
+            self._poll.watch(channel.fd, out=True)
 
     def _is_alive(self, index: int) -> bool:
         return index == DRIVER or index in self.staff.workers
@@ -209,14 +209,14 @@ class Hub:
             case "open":
                 self.objects.open(sender, *args)
             case "submit":
-                self.staff.submit(sender, *args)
+                self.staff.submit(sender, WorkSpec.from_wire(args))
                 self.staff.schedule()
             case "done":
                 self.staff.done(sender)
             case "blocked" | "unblocked":
                 self.staff.blocked(sender, waits=kind == "blocked")
             case "create":
-                self.staff.create(sender, *args)
+                self.staff.create(sender, WorkSpec.from_wire(args))
                 self.staff.schedule()
             case "locate":
                 self.staff.locate(sender, *args)

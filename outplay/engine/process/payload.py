@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 # Below this an object travels inside the message: a copy through a socket is cheaper than a segment.
@@ -64,7 +65,7 @@ class CallSpec(NamedTuple):
         return (self.name, self.target, tuple(self.payload), *self[3:])
 
     @classmethod
-    def from_wire(cls, fields: tuple[Any, ...]) -> CallSpec:
+    def from_wire(cls, fields: Sequence[Any]) -> CallSpec:
         return cls(fields[0], fields[1], Payload._make(fields[2]), *fields[3:])
 
 
@@ -76,6 +77,13 @@ class WorkSpec(NamedTuple):
     gpus: float
     reservation: int | None
     again: int  # how often it may be retried or restarted; -1: without limit
+
+    def to_wire(self) -> tuple[object, ...]:
+        return (self.call.to_wire(), *self[1:])
+
+    @classmethod
+    def from_wire(cls, fields: Sequence[Any]) -> WorkSpec:
+        return cls(CallSpec.from_wire(fields[0]), *fields[1:])
 
 
 def layout(lengths: tuple[int, ...]) -> tuple[list[int], int]:

@@ -19,16 +19,11 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from outplay.engine.process.wire import HUB, Channel, Message, WrongKeyError, listen
+from outplay.engine.process.wire import HUB, Channel, Message, Poll, WrongKeyError, listen
 from outplay.errors import EngineError
 
-_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))  # not every system has it
-
 _HELPER_INTERVAL_S = 0.05
-# An answer often comes sooner than a sleeping thread wakes up: look for it this long before sleeping, as long as
-# waits turn out to be that short.
-_SPIN_S = 0.0003
-_LONGEST_POLL_S = 3600.0  # the system counts milliseconds in 32 bits
+_LONGEST_WAIT_S = 3600.0  # threads cannot wait for ever longer
 _LOOK_S = 0.01  # how often to look whose turn it is to handle Ctrl-C: asking takes longer than a message
 
 
@@ -54,20 +49,19 @@ class Post:
         self._followers = 0
         self._turns = 0  # how often anybody has led: lets the helper see that the main thread is away
         self._helper_leads = False
-        self._short_waits = True
         self._kick = threading.Event()
         self._later: deque[Callable[[], object]] = deque()
         self._requests = itertools.count()
         self._replies: dict[int, Any] = {}
-        self._poll = select.poll()
+        self._poll = Poll()
         self._by_fd: dict[int, Channel] = {}
         self._channels: dict[int, Channel] = {}
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._poll.register(self._wake_read, select.POLLIN)
+        self._poll.watch(self._wake_read)
         self._listener = listen(folder, index)
-        self._poll.register(self._listener, select.POLLIN)
+        self._poll.watch(self._listener.fileno())
         self._uninterrupted = Uninterrupted()
         if self._connect(HUB) is None:
             raise EngineError("the hub does not answer")
@@ -130,8 +124,7 @@ class Post:
         self._watch(channel)
 
     def _watch(self, channel: Channel) -> None:
-        wanted = select.POLLIN | (select.POLLOUT if channel.pending else 0)
-        self._poll.register(channel.fd, wanted)
+        self._poll.watch(channel.fd, out=channel.pending)
         if self._leader is not None and self._leader is not threading.current_thread():
             self.wake()  # a poll that runs already does not see the change
         elif channel.pending:
@@ -158,7 +151,7 @@ class Post:
                         self.wake()
                     self._followers += 1
                     try:
-                        self._changed.wait(None if left is None else min(left, _LONGEST_POLL_S))
+                        self._changed.wait(None if left is None else min(left, _LONGEST_WAIT_S))
                     finally:
                         self._followers -= 1
             return True
@@ -170,28 +163,17 @@ class Post:
         try:
             self.lock.release()
             try:
-                events = self._wait_for_events(timeout)
+                ready = self._poll.wait(timeout, awake=not self._helper_leads)
             finally:
                 self.lock.acquire()
             with self._uninterrupted:
                 if self.closed is None:
-                    for fd, _ in events:
+                    for fd in ready:
                         self._handle(fd)
         finally:
             self._leader = None
             if self._followers:
                 self._changed.notify_all()
-
-    def _wait_for_events(self, timeout: float | None) -> list[tuple[int, int]]:
-        start = time.perf_counter()
-        if self._short_waits and not self._helper_leads:
-            while time.perf_counter() - start < _SPIN_S:
-                _yield_core()  # to who will answer, and may need this very one
-                if events := self._poll.poll(0):
-                    return events
-        events = self._poll.poll(None if timeout is None else max(1, int(min(timeout, _LONGEST_POLL_S) * 1000)))
-        self._short_waits = time.perf_counter() - start < 2 * _SPIN_S
-        return events
 
     def _handle(self, fd: int) -> None:
         if fd == self._wake_read:
@@ -234,10 +216,10 @@ class Post:
         if channel.closed:
             self._remove(channel)
         elif had_pending and not channel.pending:
-            self._poll.register(channel.fd, select.POLLIN)
+            self._poll.watch(channel.fd)
 
     def _remove(self, channel: Channel) -> None:
-        self._poll.unregister(channel.fd)
+        self._poll.ignore(channel.fd)
         del self._by_fd[channel.fd]
         channel.close()
         if channel.peer is not None and self._channels.get(channel.peer) is channel:

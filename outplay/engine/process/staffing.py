@@ -184,11 +184,11 @@ class Staff:
         worker.work, worker.lease = work, lease
         self._objects.grant(work.spec.call.granted, worker.index)
         if work.actor is None:
-            self._tell(worker, ("run", work.spec))
+            self._tell(worker, ("run", *work.spec.to_wire()))
             return
         work.actor.worker = worker
         work.actor.incarnation += 1
-        self._tell(worker, ("make", work.spec))
+        self._tell(worker, ("make", *work.spec.to_wire()))
         self._answer_asked(work.actor)
 
     def _tell(self, worker: Worker, message: Message) -> None:

@@ -6,9 +6,12 @@ import hashlib
 import hmac
 import os
 import pickle
+import select
 import socket
 import struct
+import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,41 @@ def socket_path(folder: str, index: int) -> str:
 
 def _proof(key: bytes, sender: int, receiver: int) -> bytes:
     return hmac.digest(key, _MAGIC + struct.pack("<QQ", sender, receiver), hashlib.sha256)
+
+
+# An answer often comes sooner than a sleeping process wakes up: look for it this long before sleeping, as long as
+# waits turn out to be that short.
+_SPIN_S = 0.0003
+_LONGEST_POLL_S = 3600.0  # the system counts milliseconds in 32 bits
+_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))  # not every system has it
+
+
+class Poll:
+    """Waits for any of several descriptors: awake for a moment, then asleep."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._waits_are_short = True
+
+    def watch(self, fd: int, out: bool = False) -> None:
+        """Wake up when there is something to read, and with `out` also when there is room to send."""
+        self._poll.register(fd, select.POLLIN | (select.POLLOUT if out else 0))
+
+    def ignore(self, fd: int) -> None:
+        self._poll.unregister(fd)
+
+    def wait(self, timeout: float | None, awake: bool = True) -> list[int]:
+        """The descriptors that are ready; none after `timeout` seconds, or earlier if that is an hour or more."""
+        start = time.perf_counter()
+        if awake and self._waits_are_short:
+            while time.perf_counter() - start < _SPIN_S:
+                _yield_core()  # to who will answer, and may need this very one
+                if ready := self._poll.poll(0):
+                    return [fd for fd, _ in ready]
+        milliseconds = None if timeout is None else int(min(timeout, _LONGEST_POLL_S) * 1000 + 0.999)
+        ready = self._poll.poll(milliseconds)
+        self._waits_are_short = time.perf_counter() - start < 2 * _SPIN_S
+        return [fd for fd, _ in ready]
 
 
 class WrongKeyError(ConnectionError):

@@ -47,10 +47,12 @@ class Worker:
         }
         engine.handlers |= handlers
 
-    def _on_run(self, _: int, work: WorkSpec) -> None:
+    def _on_run(self, _: int, *fields: Any) -> None:
+        work = WorkSpec.from_wire(fields)
         self.tasks.append((work, self.engine.entries.adopt(work.call.granted)))
 
-    def _on_make(self, _: int, work: WorkSpec) -> None:
+    def _on_make(self, _: int, *fields: Any) -> None:
+        work = WorkSpec.from_wire(fields)
         self.construction = (work, self.engine.entries.adopt(work.call.granted))
 
     def _on_call(self, _: int, *fields: Any) -> None:
