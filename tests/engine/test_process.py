@@ -409,6 +409,7 @@ def test_more_calls_than_a_socket_holds() -> None:
     assert outplay.get(refs) == list(range(1, 3001))
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12 on
 def test_a_forked_child_leaves_the_engine_alone() -> None:
     holder = Holder.remote()
     outplay.get(holder.pid.remote())

@@ -178,7 +178,9 @@ print("done", flush=True)
 
 
 @pytest.mark.timeout(300)
-def test_a_node_that_is_removed_costs_time_not_data(cluster: Any, tmp_path: Path) -> None:
+def test_a_node_that_is_removed_costs_time_not_data(
+    cluster: Any, tmp_path: Path, run_script: Callable[..., Any]
+) -> None:
     second, _ = cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     (tmp_path / "own_module.py").write_text("def square(x): return x ** 2")
@@ -199,6 +201,11 @@ def test_a_node_that_is_removed_costs_time_not_data(cluster: Any, tmp_path: Path
             cluster.remove_node(second, allow_graceful=False)
         output, errors = program.communicate("\n", timeout=200)
     assert first == "remove", errors
+    joined = run_script(
+        "import outplay, ray\noutplay.init('ray')\nprint('nodes', len([n for n in ray.nodes() if n['Alive']]))",
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+    )
+    assert "nodes 2" in joined.stdout, joined.stderr  # its own Ray would have one
     said = output.splitlines()  # among what Ray has to say about its node
     assert "done" in said, errors
     assert "2" in said or "3" in said, output

@@ -15,5 +15,6 @@ object and cleans up when anybody dies; no value larger than a message passes th
     hub.py       the hub's loop
     counting.py  the hub's objects: who holds them, where they lie
     staffing.py  the hub's workers: who runs what, what is queued, what died
+    crew.py      the hub's records of them, and how a worker is started
     reaping.py   ending processes with everything they started
 """

@@ -336,7 +336,8 @@ class ProcessEngine:
 
     def _on_died(self, _: int, number: int, worker: int, error: Payload, may_retry: bool) -> None:
         """The worker of a task died. Whether the task is to be repeated, only its caller can know."""
-        self.post.catch_up(worker)  # its answer may be here already
+        if worker != HUB:  # it did start
+            self.post.catch_up(worker)  # its answer may be here already
         call = self._sent.get(number)
         if call is not None:
             # A result may have reached the store before its worker died.

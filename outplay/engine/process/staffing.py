@@ -3,77 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from outplay.engine.process.counting import Objects, Sender, error_payload
+from outplay.engine.process.crew import Actor, Flavour, Shape, Work, Worker, hire
 from outplay.engine.process.payload import Payload, Slot, WorkSpec
-from outplay.engine.process.reaping import WORKER_VARIABLE, describe_exit, kill_group, mark
+from outplay.engine.process.reaping import describe_exit, kill_group
 from outplay.engine.process.wire import DRIVER, HUB, Message
-from outplay.engine.slots import Lease, Slots, thread_caps
+from outplay.engine.slots import Lease, Slots
 from outplay.errors import ActorDiedError, EngineError, WorkerDiedError
-
-_BOOT = (
-    "import sys, json; settings = json.loads(sys.stdin.readline()); sys.path[:] = settings['path']; "
-    "from outplay.engine.process.worker import main; main(settings)"
-)
-
-Flavour = tuple[int, tuple[int, ...]]  # threads, GPUs: what cannot change once numpy or torch is imported
-Shape = tuple[float, float, int | None]
-
-
-@dataclass
-class Work:
-    """A task, or the creation of an actor, from submission until it is done."""
-
-    spec: WorkSpec
-    caller: int
-    turn: int
-    again: int
-    actor: Actor | None = None  # whose creation this is
-    missing: int = 0  # arguments that are not there yet
-    died: int = 0  # how many workers died over it
-
-    @property
-    def name(self) -> str:
-        return self.spec.call.name
-
-    @property
-    def shape(self) -> Shape:
-        return (self.spec.cpus, self.spec.gpus, self.spec.reservation)
-
-
-@dataclass
-class Actor:
-    """An actor through all its lives."""
-
-    id: int
-    work: Work | None = None
-    incarnation: int = 0
-    worker: Worker | None = None
-    death: Payload | None = None
-    ending: bool = False  # nobody holds it any more
-    asked: list[tuple[int, int]] = field(default_factory=list)  # (process, the incarnation it knows to be over)
-
-
-@dataclass
-class Worker:
-    """A worker process."""
-
-    index: int
-    process: subprocess.Popen[bytes]
-    flavour: Flavour
-    ready: bool = False
-    work: Work | None = None
-    lease: Lease | None = None
-    killed_because: str | None = None  # if it was the hub's doing
-    outbox: list[Message] = field(default_factory=list)  # until it is ready
 
 
 class Staff:
@@ -198,23 +138,8 @@ class Staff:
             worker.outbox.append(message)
 
     def _hire(self, flavour: Flavour) -> Worker:
-        threads, gpus = flavour
         index = next(self._indices)
-        environment = dict(os.environ)
-        # Before numpy or torch is imported there, or it has no effect.
-        environment |= thread_caps(threads)
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[gpu] for gpu in gpus)
-        environment[WORKER_VARIABLE] = mark(self._settings["folder"], index)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, env=environment, start_new_session=True
-        )
-        assert process.stdin is not None
-        try:
-            with process.stdin as stdin:
-                stdin.write(json.dumps({**self._settings, "index": index}).encode() + b"\n")
-        except BrokenPipeError:
-            pass  # it died at once, which is noticed like any death
-        worker = self.workers[index] = Worker(index, process, flavour)
+        worker = self.workers[index] = hire(index, flavour, self._gpus, self._settings)
         return worker
 
     def ready(self, index: int) -> None:

@@ -1,0 +1,89 @@
+"""The hub's records of work, actors and workers, and how a worker is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from outplay.engine.process.payload import Payload, WorkSpec
+from outplay.engine.process.reaping import WORKER_VARIABLE, mark
+from outplay.engine.process.wire import Message
+from outplay.engine.slots import Lease, thread_caps
+
+_BOOT = (
+    "import sys, json; settings = json.loads(sys.stdin.readline()); sys.path[:] = settings['path']; "
+    "from outplay.engine.process.worker import main; main(settings)"
+)
+
+Flavour = tuple[int, tuple[int, ...]]  # threads, GPUs: what cannot change once numpy or torch is imported
+Shape = tuple[float, float, int | None]
+
+
+@dataclass
+class Work:
+    """A task, or the creation of an actor, from submission until it is done."""
+
+    spec: WorkSpec
+    caller: int
+    turn: int
+    again: int
+    actor: Actor | None = None  # whose creation this is
+    missing: int = 0  # arguments that are not there yet
+    died: int = 0  # how many workers died over it
+
+    @property
+    def name(self) -> str:
+        return self.spec.call.name
+
+    @property
+    def shape(self) -> Shape:
+        return (self.spec.cpus, self.spec.gpus, self.spec.reservation)
+
+
+@dataclass
+class Actor:
+    """An actor through all its lives."""
+
+    id: int
+    work: Work | None = None
+    incarnation: int = 0
+    worker: Worker | None = None
+    death: Payload | None = None
+    ending: bool = False  # nobody holds it any more
+    asked: list[tuple[int, int]] = field(default_factory=list)  # (process, the incarnation it knows to be over)
+
+
+@dataclass
+class Worker:
+    """A worker process."""
+
+    index: int
+    process: subprocess.Popen[bytes]
+    flavour: Flavour
+    ready: bool = False
+    work: Work | None = None
+    lease: Lease | None = None
+    killed_because: str | None = None  # if it was the hub's doing
+    outbox: list[Message] = field(default_factory=list)  # until it is ready
+
+
+def hire(index: int, flavour: Flavour, gpus: list[str], settings: dict[str, Any]) -> Worker:
+    """Start a worker process."""
+    threads, chosen = flavour
+    environment = dict(os.environ)
+    # Before numpy or torch is imported there, or it has no effect.
+    environment |= thread_caps(threads)
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[gpu] for gpu in chosen)
+    environment[WORKER_VARIABLE] = mark(settings["folder"], index)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, env=environment, start_new_session=True
+    )
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin as stdin:  # it died at once, which is noticed like any death
+        stdin.write(json.dumps({**settings, "index": index}).encode() + b"\n")
+    return Worker(index, process, flavour)
