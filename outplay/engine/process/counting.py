@@ -315,7 +315,8 @@ class Objects:
         """The writer found that there is no memory behind the segment it was given for object `number`."""
         if holder is not None:
             self.object(number).segment = None
-            self.release(holder, number)
+            if self._is_alive(holder):
+                self.release(holder, number)
         if segment in self._segments:
             self._destroy(segment)
 
@@ -336,9 +337,9 @@ class Objects:
 
 
 def most_segments() -> int:
-    """How many segments every process can have open, at two descriptors each, and some left for other things."""
+    """How many segments every process can have open, at three descriptors each, and some left for other things."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, (soft - 256) // 2)
+    return max(16, (soft - 256) // 3)
 
 
 def _anonymous_memory(size: int) -> int:

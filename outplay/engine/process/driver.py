@@ -33,7 +33,7 @@ class DriverEngine(ProcessEngine):
         super().__init__(folder, key, DRIVER)
         self._hub = hub
         self._folder = folder
-        self.on_hub_lost = lambda: self.post.close("the engine has ended: its hub process was killed")
+        self.on_hub_lost = lambda: self.post.fail("the engine has ended: its hub process was killed")
 
     def shutdown(self) -> None:
         self.on_hub_lost = lambda: None

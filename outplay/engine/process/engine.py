@@ -147,14 +147,14 @@ class ProcessEngine:
 
     def is_quiet(self) -> bool:
         """Whether nothing would be missed if this process ended now."""
-        return not self._sent and not self.entries.is_promised()
+        return not self._sent and not self.entries.is_promised() and not self.post.has_pending()
 
     # Tasks and actors
 
     def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
         cpus = self._checked_cpus(callee, options, 1.0)
         call, refs = self._prepare(callee, self._export(callee), args, kwargs, options.num_returns)
-        with self.post.lock:
+        with self.post.uninterrupted, self.post.lock:
             self._sent[call.results[0]] = call
             work = self._work(call, cpus, options, options.max_retries, lend=True)
             self.post.send(HUB, ("submit", *work.to_wire()))
@@ -164,7 +164,7 @@ class ProcessEngine:
         cpus = self._checked_cpus(callee, options, 0.0)
         call, refs = self._prepare(callee, self._export(callee), args, kwargs, 1)
         entry = self._entry_of(refs[0])
-        with self.post.lock:
+        with self.post.uninterrupted, self.post.lock:
             entry.holds, entry.shared = 1, True
             # Its arguments are not lent: the constructor may run again, later.
             work = self._work(call, cpus, options, options.max_restarts, lend=False)
@@ -179,7 +179,7 @@ class ProcessEngine:
         if token.entry.table is not self.entries:
             raise EngineError(f"actor {token.name} belongs to an engine that was shut down")
         call, refs = self._prepare(method, method.name, args, kwargs, num_returns, token)
-        with self.post.lock:
+        with self.post.uninterrupted, self.post.lock:
             link: ActorLink = token.entry.link or self._link(token.entry, token.name)
             if link.death is not None:
                 self._settle(call, [link.death] * num_returns)
@@ -287,8 +287,11 @@ class ProcessEngine:
         assert link.process is not None
         spec = self._spec(call, link.process)
         self._sent[spec.id] = call
-        if not self.post.send(link.process, ("call", *spec.to_wire())):
-            self._on_closed(link.process)
+        try:
+            if not self.post.send(link.process, ("call", *spec.to_wire())):
+                self._on_closed(link.process)
+        except EngineError as error:
+            self._fail(spec.id, self.entries.error_payload(error))
 
     def _link(self, actor: Entry, name: str) -> ActorLink:
         """Begin to look for an actor."""
@@ -326,16 +329,31 @@ class ProcessEngine:
         self, _: int, number: int, payloads: list[Any], granted: tuple[int, ...], kept: tuple[int, ...]
     ) -> None:
         held = self.entries.adopt(granted)
-        for entry in [self.entries.find(lent) for lent in kept]:
-            if entry is not None:
-                self.entries.share(entry)
+        self._share_kept(kept)
         call = self._sent.pop(number, None)  # None: it was given up, and this is a late answer
         if call is not None:
             self._settle(call, [Payload._make(payload) for payload in payloads])
         del held  # what no entry has taken over is dropped here
 
-    def _on_died(self, _: int, number: int, worker: int, error: Payload, may_retry: bool) -> None:
+    def _share_kept(self, kept: tuple[int, ...]) -> None:
+        """The callee still looks at what it was lent: the hub takes over from here."""
+        for entry in [self.entries.find(number) for number in kept]:
+            if entry is not None:
+                self.entries.share(entry)
+
+    def _on_died(
+        self,
+        _: int,
+        number: int,
+        worker: int,
+        error: Payload,
+        may_retry: bool,
+        granted: tuple[int, ...] = (),
+        kept: tuple[int, ...] = (),
+    ) -> None:
         """The worker of a task died. Whether the task is to be repeated, only its caller can know."""
+        held = self.entries.adopt(granted)
+        self._share_kept(kept)
         if worker != HUB:  # it did start
             self.post.catch_up(worker)  # its answer may be here already
         call = self._sent.get(number)
@@ -345,6 +363,7 @@ class ProcessEngine:
         self.post.send(HUB, ("verdict", number, may_retry and call is not None))
         if call is not None and not may_retry:
             self._fail(number, error)
+        del held
 
     def _fail(self, number: int, error: Payload) -> None:
         call = self._sent.pop(number, None)
@@ -397,6 +416,7 @@ class ProcessEngine:
         if process == HUB:
             self.on_hub_lost()
             return
+        self.post.catch_up(process)  # it may have answered over another connection
         for link in [link for link in self._links.values() if link.process == process]:
             # Why it died, and whether it lives on elsewhere, is for the hub to say.
             link.lost += [n for n, call in self._sent.items() if call.actor and call.actor.entry.link is link]

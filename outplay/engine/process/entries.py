@@ -146,10 +146,11 @@ class Entries:
         """An object of this process's own. Nobody else knows it until its Ref travels."""
         # Small arguments go with the call: no message will ever ask for them.
         entry = Entry(self, 0) if is_argument and packed.nbytes <= INLINE_BYTES else self.new()
-        entry.payload = self.to_payload(packed, entry.id, self.post.index)
-        entry.contained = packed.carried
-        if entry.payload.place is not None:
-            entry.segment = (entry.payload.place.segment, entry.payload.place.segment_size)
+        with self.post.uninterrupted:  # a segment must not be lost between the hub and its entry
+            entry.payload = self.to_payload(packed, entry.id, self.post.index)
+            entry.contained = packed.carried
+            if entry.payload.place is not None:
+                entry.segment = (entry.payload.place.segment, entry.payload.place.segment_size)
         return entry
 
     def load(self, entry: Entry) -> Any:

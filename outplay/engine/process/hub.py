@@ -139,15 +139,18 @@ class Hub:
 
     def _collect_children(self) -> None:
         ended = reap()
+        self._exit_codes |= {pid: code for pid, code in ended.items() if pid in self._worker_pids()}
         self._accept()  # one of them may have introduced itself at the last moment
         for channel in [channel for channel in self._by_fd.values() if channel.peer is None]:
             self._receive(channel)
         by_pid = {worker.process.pid: worker for worker in self.staff.workers.values()}
-        for pid, code in ended.items():
+        for pid in ended:
             if pid in by_pid:
-                self._exit_codes[pid] = code
                 self._last_words(by_pid[pid].index)
         kill_orphans(self._folder, set(self.staff.workers))
+
+    def _worker_pids(self) -> set[int]:
+        return {worker.process.pid for worker in self.staff.workers.values()}
 
     def _last_words(self, index: int) -> None:
         """A worker has ended: read what it still sent. A child that it forked may keep its socket open for ever."""

@@ -62,7 +62,7 @@ class Post:
         self._poll.watch(self._wake_read)
         self._listener = listen(folder, index)
         self._poll.watch(self._listener.fileno())
-        self._uninterrupted = Uninterrupted()
+        self.uninterrupted = Uninterrupted()
         if self._connect(HUB) is None:
             raise EngineError("the hub does not answer")
         self._helper = threading.Thread(target=self._help, name="outplay-post", daemon=True)
@@ -77,7 +77,7 @@ class Post:
 
     def send(self, to: int, message: Message) -> bool:
         """Send, or queue what the socket does not take now; False if there is no way to that process."""
-        with self.lock, self._uninterrupted:
+        with self.uninterrupted, self.lock:
             channel = self._channels.get(to) or self._connect(to)
             if channel is None:
                 return False
@@ -93,13 +93,15 @@ class Post:
         hub = self._channels.get(HUB)
         while hub is not None and hub.pending:
             # The hub never waits for anybody, so this does not take long.
-            select.select([], [hub.fd], [], 1.0)
+            room = select.poll()
+            room.register(hub.fd, select.POLLOUT)
+            room.poll(1000)
             hub.flush()
 
     def request(self, kind: str, *args: Any) -> Any:
         """Ask the hub and wait for its answer."""
         number = next(self._requests)
-        with self._uninterrupted:  # an answer that nobody takes may be a segment that nobody frees
+        with self.uninterrupted:  # an answer that nobody takes may be a segment that nobody frees
             self.send(HUB, (kind, number, *args))
             self.wait_until(lambda: number in self._replies)
             with self.lock:
@@ -113,8 +115,10 @@ class Post:
             return None
         try:
             channel = Channel.connect(self._folder, self._key, self.index, to)
-        except OSError:
-            return None
+        except (FileNotFoundError, ConnectionError):
+            return None  # that process is gone
+        except OSError as error:
+            raise EngineError(f"no connection to another process could be made: {error}") from error
         self._add(channel)
         self._channels[to] = channel
         return channel
@@ -135,7 +139,7 @@ class Post:
     def wait_until(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Handle messages until `done()`, which is called under the lock; False if the time is over first."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._uninterrupted.install()
+        self.uninterrupted.install()
         with self._changed:
             while not done():
                 if self.closed is not None:
@@ -143,6 +147,11 @@ class Post:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return False
+                if self._leader is threading.current_thread():
+                    raise EngineError(
+                        "this call would wait inside a signal handler or finalizer that has interrupted another wait "
+                        "of the same thread; let the handler set a flag, and act on it in the program"
+                    )
                 if self._leader is None:
                     self._lead(left)
                 else:
@@ -160,20 +169,20 @@ class Post:
         """Wait for what comes and handle it. The lock is held on entry and exit, not while waiting."""
         self._leader = threading.current_thread()
         self._turns += 1
+        ready: list[int] = []
+        self.lock.release()
         try:
-            self.lock.release()
-            try:
-                ready = self._poll.wait(timeout, awake=not self._helper_leads)
-            finally:
-                self.lock.acquire()
-            with self._uninterrupted:
-                if self.closed is None:
-                    for fd in ready:
-                        self._handle(fd)
+            ready = self._poll.wait(timeout, awake=not self._helper_leads)
         finally:
-            self._leader = None
-            if self._followers:
-                self._changed.notify_all()
+            with self.uninterrupted:  # whatever happens, the lock is held again
+                self.lock.acquire()
+                try:
+                    for fd in ready if self.closed is None else ():
+                        self._handle(fd)
+                finally:
+                    self._leader = None
+                    if self._followers:
+                        self._changed.notify_all()
 
     def _handle(self, fd: int) -> None:
         if fd == self._wake_read:
@@ -190,7 +199,8 @@ class Post:
             while True:
                 self._add(Channel(self._listener.accept()[0], None))
         for channel in list(self._by_fd.values()):
-            if channel.peer is None or channel.peer == process:
+            # Not the hub's: a message of its own is being handled, and what follows must wait its turn.
+            if channel.peer in (None, process) and channel.peer != HUB and not channel.closed:
                 self._receive(channel)
 
     def _receive(self, channel: Channel) -> None:
@@ -267,22 +277,33 @@ class Post:
 
     # Ending
 
-    def flush_all(self, timeout: float) -> None:
-        """Get everything out that was sent."""
-        self.wait_until(lambda: not any(channel.pending for channel in self._by_fd.values()), timeout)
+    def flush(self, to: int | None = None) -> None:
+        """Wait until everything that was sent, to one process or to all, is out, or its receiver is gone."""
 
-    def close(self, why: str) -> None:
-        """Stop: whoever waits, or calls later, gets an EngineError that says `why`."""
+        def is_out() -> bool:
+            channels = self._by_fd.values() if to is None else [c for c in [self._channels.get(to)] if c]
+            return not any(channel.pending for channel in channels)
+
+        self.wait_until(is_out)
+
+    def has_pending(self) -> bool:
+        return any(channel.pending for channel in self._by_fd.values())
+
+    def fail(self, why: str) -> None:
+        """From now on, whoever waits or calls gets an EngineError that says `why`."""
         with self._changed:
             self.closed = self.closed or why
             self._changed.notify_all()
             self._kick.set()
             self.wake()
-        # The helper itself may be who noticed that there is no hub any more; it then leaves this to the driver.
-        if threading.current_thread() is not self._helper and self._wake_write >= 0:
+
+    def close(self, why: str) -> None:
+        """Stop, and give everything back. Not to be called by a handler."""
+        self.fail(why)
+        if self._wake_write >= 0:
             self._helper.join(timeout=5)
             self._close_fds()
-            self._uninterrupted.end()
+            self.uninterrupted.end()
 
     def _close_fds(self) -> None:
         for channel in list(self._by_fd.values()):

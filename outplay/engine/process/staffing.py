@@ -13,7 +13,7 @@ from outplay.engine.process.payload import Payload, Slot, WorkSpec
 from outplay.engine.process.reaping import describe_exit, kill_group
 from outplay.engine.process.wire import DRIVER, HUB, Message
 from outplay.engine.slots import Lease, Slots
-from outplay.errors import ActorDiedError, EngineError, WorkerDiedError
+from outplay.errors import ActorDiedError, WorkerDiedError
 
 
 class Staff:
@@ -156,6 +156,9 @@ class Staff:
 
     def done(self, index: int) -> None:
         worker = self.workers[index]
+        if worker.killed_because is not None:
+            self._let_go_of(worker)  # its last words; the rest follows when it has ended
+            return
         if worker.flavour[1] and index not in self._needed():
             # What it holds of a GPU's memory is free when it has ended, and its lease not before.
             self._let_go_of(worker)
@@ -169,9 +172,10 @@ class Staff:
     def stay(self, index: int) -> None:
         """A worker that was to retire still owes somebody something."""
         worker = self.workers[index]
-        self._take_back(worker)
-        self._idle.setdefault(worker.flavour, []).append(worker)
-        self.schedule()
+        if worker.killed_because is None:
+            self._take_back(worker)
+            self._idle.setdefault(worker.flavour, []).append(worker)
+            self.schedule()
 
     def _take_back(self, worker: Worker) -> None:
         self._let_go_of(worker)
@@ -250,10 +254,11 @@ class Staff:
         else:
             self._let_go(work)
 
-    def undelivered(self, index: int, caller: int, number: int) -> None:
-        """A worker could not reach the caller it had an answer for."""
-        error = error_payload(EngineError("the answer could not be delivered: no connection could be made"))
-        self._send(caller, ("died", number, index, error, False))
+    def undelivered(
+        self, index: int, caller: int, number: int, error: Payload, granted: tuple[int, ...], kept: tuple[int, ...]
+    ) -> None:
+        """A worker could not reach the caller it had an answer for; the error goes there through the hub."""
+        self._send(caller, ("died", number, index, error, False, granted, kept))
 
     def _fail_work(self, work: Work, why: str) -> None:
         """Give up on work that never ran."""

@@ -117,12 +117,15 @@ class Store:
     def _memory(self, segment: int) -> tuple[mmap.mmap, int]:
         known = self._mapped.get(segment)
         if known is None:
-            raise ObjectLostError("the memory of this object is gone: a process that held it died")
+            raise ObjectLostError("the memory of this object is gone with a process that died, or cannot be mapped")
         return known
 
     def map(self, segment: int, size: int, fd: int) -> None:
         """The hub sends each segment once, before its answer to who asked first."""
-        self._mapped[segment] = (mmap.mmap(fd, size), fd)
+        try:
+            self._mapped[segment] = (mmap.mmap(fd, size), fd)
+        except OSError:
+            os.close(fd)  # whoever needs it is told, see _memory
 
     def forget(self, segments: list[int]) -> None:
         """The hub gave these back to the system: nobody holds anything in them any more."""

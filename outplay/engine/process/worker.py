@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +20,9 @@ from outplay.engine.process.payload import CallSpec, Payload, WorkSpec
 from outplay.engine.process.reaping import raise_file_limit
 from outplay.engine.process.wire import HUB
 from outplay.engine.typed import TypedSignature
-from outplay.errors import ActorDiedError, OutplayError
+from outplay.errors import ActorDiedError, EngineError, OutplayError
+
+_LEAVE_S = 2.0  # for a worker that has nothing more to do
 
 # A call that arrived, with the entries of all that it mentions: they must outlive it.
 Job = tuple[CallSpec, list[Entry]]
@@ -76,7 +80,7 @@ class Worker:
                 self.engine.in_call_with_slot = work.cpus > 0
                 self._run_task(work.call)
                 del work, held
-                # At once: a task that was answered must not be repeated if re-making a variable kills this process.
+                # Before anything can go wrong: a task whose answer is out must not be repeated.
                 self.engine.post.send(HUB, ("done",))
                 self._after_call()
             elif self.construction is not None:
@@ -104,6 +108,7 @@ class Worker:
             return self._invoke(spec, callee.target, callee.signature)
 
         self._answer(spec, run)
+        self.engine.post.flush(spec.caller)
 
     def _run_method(self, spec: CallSpec) -> None:
         def run() -> list[Any]:
@@ -186,8 +191,11 @@ class Worker:
         entries.grant(tuple(number for payload in payloads for number in payload.refs), spec.caller)
         kept = entries.keep(spec.lent)
         wire_form = [tuple(payload) for payload in payloads]
-        if not self.engine.post.send(spec.caller, ("result", spec.id, wire_form, granted, kept)):
-            self.engine.post.send(HUB, ("undelivered", spec.caller, spec.id))
+        try:
+            self.engine.post.send(spec.caller, ("result", spec.id, wire_form, granted, kept))
+        except EngineError as error:
+            problem = entries.error_payload(error)
+            self.engine.post.send(HUB, ("undelivered", spec.caller, spec.id, problem, granted, kept))
         del carried
 
     def _pack(self, spec: CallSpec, results: list[Any], payloads: list[Payload], carried: list[Any]) -> None:
@@ -214,6 +222,11 @@ def _end_with_children() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
+def _end_soon() -> None:
+    time.sleep(_LEAVE_S)
+    _end_with_children()
+
+
 def main(settings: dict[str, Any]) -> None:
     """Entry point of a worker process."""
     # Ctrl-C in a terminal is for the driver, which ends its workers itself.
@@ -230,4 +243,6 @@ def main(settings: dict[str, Any]) -> None:
     engine.post.send(HUB, ("ready", os.getpid()))
     worker.run()
     engine.entries.flush_dropped()
-    engine.post.flush_all(timeout=5)
+    engine.post.flush()
+    # Threads that the user's code left running would keep the process, and what it holds, for ever.
+    threading.Thread(target=_end_soon, daemon=True).start()
