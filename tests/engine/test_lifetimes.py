@@ -347,3 +347,97 @@ print(outplay.get(outplay.put(np.ones(10_000))).sum())
     lines = result.stdout.splitlines()
     assert "as many as there may be open files" in lines[0], result.stderr
     assert lines[1] == "10000.0", result.stderr
+
+
+def test_answers_that_are_still_queued_are_not_lost(run_script: Callable[..., Any]) -> None:
+    """The driver reads nothing for a while, and then a worker dies that had answers left for it."""
+    result = run_script(
+        """
+import ctypes, os
+import outplay
+
+outplay.init("process", num_cpus=1)
+
+@outplay.remote
+def answer(number):
+    return bytes([number]) * 60_000
+
+@outplay.remote(max_retries=0)
+def die():
+    os._exit(1)
+
+refs = [answer.remote(number) for number in range(20)]
+last = die.remote()
+ctypes.PyDLL(None).usleep(1_500_000)  # holds the GIL: no thread of this process reads anything
+print([value[0] for value in outplay.get(refs, timeout=60)] == list(range(20)))
+try:
+    outplay.get(last, timeout=60)
+except outplay.WorkerDiedError:
+    print("died")
+"""
+    )
+    assert result.stdout.split() == ["True", "died"], result.stderr
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_thread_left_running_does_not_keep_an_actor() -> None:
+    @outplay.remote
+    class Threaded:
+        def start(self) -> None:
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+
+    for _ in range(2):
+        actor = Threaded.options(num_cpus=2).remote()
+        outplay.get(actor.start.remote())
+        del actor
+    assert outplay.get(make.options(num_cpus=2).remote(1.0), timeout=60).max() == 1
+
+
+def test_an_interrupted_put_leaves_nothing_behind(run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        """
+import os, signal, threading
+import numpy as np
+import outplay
+
+outplay.init("process", num_cpus=1, object_store_bytes=300_000_000)
+array = np.ones(25_000_000)
+interrupted = 0
+for delay in (0.005, 0.01, 0.03, 0.06, 0.1, 0.2):
+    try:
+        threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        while True:
+            outplay.put(array)
+    except KeyboardInterrupt:
+        interrupted += 1
+print(interrupted, outplay.get(outplay.put(array)).sum())
+"""
+    )
+    assert result.stdout.split() == ["6", "25000000.0"], result.stderr
+
+
+def test_a_wait_inside_a_signal_handler_says_what_to_do(run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        """
+import os, signal, threading, time
+import outplay
+
+@outplay.remote
+def slow():
+    time.sleep(1.5)
+    return "went on"
+
+def handler(*_):
+    try:
+        outplay.get(slow.remote())
+    except outplay.EngineError as error:
+        print(error)
+
+signal.signal(signal.SIGUSR1, handler)
+ref = slow.remote()
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+print(outplay.get(ref))
+"""
+    )
+    assert "let the handler set a flag" in result.stdout, result.stderr
+    assert result.stdout.splitlines()[-1] == "went on", result.stderr
