@@ -39,7 +39,7 @@ def _outplay(
 
 @app.command()
 def info() -> None:
-    """Show what Outplay finds on this machine: cores, GPUs, and the versions of what it builds on."""
+    """Show versions, cores and GPUs."""
     from outplay.engine.slots import count_cpus, visible_gpus
 
     rows = {

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from outplay.engine.base import Engine, Ref
@@ -23,6 +23,11 @@ class Settings:
     num_cpus: int | None
     address: str | None
     object_store_bytes: int | None
+
+    def __str__(self) -> str:
+        """As it would be written."""
+        given = [f"{f.name}={value!r}" for f in fields(self)[1:] if (value := getattr(self, f.name)) is not None]
+        return f"init({', '.join([repr(self.engine), *given])})"
 
 
 _lock = threading.RLock()
@@ -51,13 +56,13 @@ def init(
     global _engine, _settings
     settings = _checked(Settings(engine, num_cpus, address, object_store_bytes))
     with _lock:
-        if _worker:
+        if _is_inside_call():
             return  # inside a task or actor the engine runs already, whatever the imported program asks for
         if _engine is not None:
             if settings == _settings:
                 return
             raise EngineError(
-                f"the engine runs already with {_settings}; call outplay.shutdown() before init() with other settings"
+                f"the engine already runs, as {_settings}; call outplay.shutdown() before init() with other settings"
             )
         _engine, _settings = _start(settings), settings
 
@@ -70,7 +75,7 @@ def _checked(settings: Settings) -> Settings:
     for name in ("num_cpus", "object_store_bytes"):
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f"{name} is to be a whole number of at least 1, not {value!r}")
+            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
     return settings
 
 
@@ -97,6 +102,18 @@ def engine() -> Engine:
     return _engine
 
 
+def _is_inside_call() -> bool:
+    """Whether this is the code of a task or actor, not of the program that started the engine."""
+    return _worker or (_engine is not None and _engine.is_inside_call())
+
+
+def _running() -> Engine:
+    """The engine that Refs and handles belong to: it is not started for them."""
+    if _engine is None:
+        raise EngineError("no engine is running: these Refs belong to one that was shut down")
+    return _engine
+
+
 def is_initialized() -> bool:
     """Whether an engine runs, or this is a task or actor of one."""
     return _engine is not None
@@ -112,7 +129,7 @@ def shutdown() -> None:
     """End the engine and everything this program started in it. Without an engine it does nothing."""
     global _engine, _settings
     with _lock:
-        if _worker:
+        if _is_inside_call():
             raise EngineError("shutdown() is for the program that started the engine, not for its tasks and actors")
         ended, _engine, _settings = _engine, None, None
     if ended is not None:
@@ -151,8 +168,9 @@ def get(refs: Ref | Sequence[Ref], timeout: float | None = None) -> Any:
     """
     _check_timeout(timeout)
     if isinstance(refs, Ref):
-        return engine().get([refs], timeout)[0]
-    return engine().get(_checked_refs("get", refs), timeout)
+        return _running().get([refs], timeout)[0]
+    checked = _checked_refs("get", refs)
+    return _running().get(checked, timeout) if checked else []
 
 
 def wait(refs: Sequence[Ref], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]:
@@ -163,21 +181,23 @@ def wait(refs: Sequence[Ref], num_returns: int = 1, timeout: float | None = None
         raise ValueError("wait() was given the same Ref twice")
     if not 1 <= num_returns <= len(checked):
         raise ValueError(f"wait() of {len(checked)} Refs cannot wait for num_returns={num_returns}")
-    return engine().wait(checked, num_returns, timeout)
+    return _running().wait(checked, num_returns, timeout)
 
 
 def _checked_refs(call: str, refs: Any) -> list[Ref]:
+    if isinstance(refs, Ref):
+        raise TypeError(f"{call}() takes a list of Refs, not one: {call}([ref])")
     if not isinstance(refs, (list, tuple)):
-        raise TypeError(f"{call}() takes Refs, or a list of them, not {type(refs).__name__}")
+        raise TypeError(f"{call}() takes a list of Refs, not {type(refs).__name__}")
     for position, ref in enumerate(refs):
         if not isinstance(ref, Ref):
-            raise TypeError(f"{call}(): item {position} of the list is a {type(ref).__name__}, not a Ref")
+            raise TypeError(f"{call}(): item {position} of the list is no Ref, but of type {type(ref).__name__}")
     return list(refs)
 
 
 def _check_timeout(timeout: Any) -> None:
     if timeout is not None and (not isinstance(timeout, (int, float)) or timeout < 0):
-        raise ValueError(f"timeout is to be a number of seconds, or None for no limit, not {timeout!r}")
+        raise ValueError(f"timeout must be a number of seconds, or None for no limit, not {timeout!r}")
 
 
 def reserve(bundles: list[dict[str, float]], timeout: float | None = None) -> Reservation:
@@ -194,4 +214,4 @@ def kill(handle: ActorHandle) -> None:
     """End an actor now. Calls that wait or run fail with `ActorDiedError`; it is not restarted."""
     if not isinstance(handle, ActorHandle):
         raise TypeError(f"kill() takes an actor's handle, not {type(handle).__name__}")
-    engine().kill(handle._token)
+    _running().kill(handle._token)

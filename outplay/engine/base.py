@@ -91,6 +91,7 @@ class Engine(Protocol):
     def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation: ...
     def release(self, reservation: Reservation) -> None: ...
     def shutdown(self) -> None: ...
+    def is_inside_call(self) -> bool: ...
 
 
 def result_types(signature: TypedSignature | None, num_returns: int) -> list[Any]:
@@ -103,15 +104,16 @@ def invoke(
     arguments: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]],
     num_returns: int,
     signature: TypedSignature | None,
+    passes: tuple[type[BaseException], ...] = (),
 ) -> list[Any]:
     """Run remote code and return its results, one for each Ref; raise only TaskError or TypeMismatchError.
 
     `arguments` is called here because making them runs the user's code too (unpickling imports their modules).
-    KeyboardInterrupt passes: it is the user's, not the remote code's.
+    `passes` lists exceptions that are not the remote code's: inline, Ctrl-C.
     """
     try:
         args, kwargs = arguments()
-    except KeyboardInterrupt:
+    except passes:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, sys.exit() included
         if isinstance(error, CarriedError):
@@ -123,7 +125,7 @@ def invoke(
     try:
         value = function(*args, **kwargs)
         results = split(name, value, num_returns)
-    except KeyboardInterrupt:
+    except passes:
         raise
     except BaseException as error:  # noqa: BLE001 - as above
         failure = task_error(name, error, error.__traceback__.tb_next if error.__traceback__ else None)
@@ -146,7 +148,7 @@ def split(name: str, value: Any, num_returns: int) -> list[Any]:
         return [value]
     if not isinstance(value, (tuple, list)) or len(value) != num_returns:
         given = f"{len(value)} values" if isinstance(value, (tuple, list)) else f"one {type(value).__name__}"
-        raise ValueError(f"{name} is to return {num_returns} values (num_returns), but returned {given}")
+        raise ValueError(f"{name} must return {num_returns} values (num_returns), but returned {given}")
     return list(value)
 
 
@@ -167,8 +169,9 @@ def sendable(error: BaseException) -> BaseException:
         packed = serialize.dumps(error, "the exception")
         # Deliberately not used: an unpickled exception has lost its traceback.
         serialize.loads(packed.data, [bytes(buffer) for buffer in packed.buffers])
-    except Exception:  # noqa: BLE001 - it runs the exception's own pickling code
-        return RemoteExceptionStandIn(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+    except Exception as reason:  # noqa: BLE001 - it runs the exception's own pickling code
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        return RemoteExceptionStandIn(f"{kind}: {error} (it could not travel itself: {reason})")
     return error
 
 

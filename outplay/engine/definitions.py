@@ -21,7 +21,7 @@ class Reusable:
     """A variable that each worker process keeps between tasks, and that no task can leave a trace in.
 
     It is made by `initializer()` when a worker first uses it. After every task or actor method that used it, it is
-    made anew, or handed to `reinitializer(value)`, whose result replaces it.
+    made anew, or handed to `reinitializer(value)`, whose result replaces it (nothing, if it returns None).
 
     >>> outplay.reusables.env = outplay.Reusable(lambda: gymnasium.make("ALE/Pong-v5"))
     >>> @outplay.remote
@@ -130,10 +130,12 @@ class ReusableValues:
                 if found[0] != stamp or found[1].reinitializer is None:
                     value = found[1].initializer()
                 else:
-                    value = found[1].reinitializer(value)
+                    again = found[1].reinitializer(value)
+                    value = value if again is None else again
             except Exception as error:  # noqa: BLE001 - the user's function
                 # The call that used it is over; the next one to use it makes it anew and meets the error itself.
-                warnings.warn(f"re-making the reusable variable {name!r} raised {error!r}", stacklevel=2)
+                text = f"re-making the reusable variable {name!r} raised {error!r}; the next use makes it anew"
+                warnings.warn(text, stacklevel=2)
                 continue
             self._values[name] = (found[0], value)
 

@@ -20,6 +20,7 @@ from outplay.engine.options import Options, Reservation
 from outplay.engine.slots import Lease, Slots, count_cpus, visible_gpus
 from outplay.errors import ActorDiedError, EngineError, GetTimeoutError, OutplayError, ResourceError
 
+_CTRL_C = (KeyboardInterrupt,)
 _ids = itertools.count(1)
 _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -75,6 +76,7 @@ class _Actor:
 
     def __init__(self, engine: InlineEngine, name: str, lease: Lease | None, reservation: int | None) -> None:
         self.id = next(_ids)
+        self.engine = engine
         self.reservation = reservation
         self.name = name
         self.instance: Any = None
@@ -97,11 +99,13 @@ class _Actor:
         if self.busy:
             return
         self.busy = True
+        self.engine._calls += 1
         try:
             while self.waiting:
                 self.waiting.popleft()()
         finally:
             self.busy = False
+            self.engine._calls -= 1
 
     def __reduce__(self) -> Any:
         serialize.carry(self)
@@ -122,6 +126,7 @@ class InlineEngine:
         # A task that starts a task: elsewhere the inner one has a worker, and so reusable variables, of its own.
         self._task_values: list[ReusableValues] = []
         self._depth = 0
+        self._calls = 0  # of actors, running now
 
     def put(self, value: Any) -> Ref:
         stored = _Object()
@@ -133,13 +138,13 @@ class InlineEngine:
             if not _object(ref).ready:
                 if timeout is not None:
                     raise GetTimeoutError(f"{ref} is not ready: inline, an actor cannot wait for its own later calls")
-                raise EngineError(f"get({ref}) would wait for ever: an actor waits for a call to itself")
+                raise EngineError(f"get({ref}) would wait forever: an actor waits for a call to itself")
         return [_object(ref).load() for ref in refs]
 
     def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         ready = [ref for ref in refs if _object(ref).ready][:num_returns]
         if len(ready) < num_returns and timeout is None:
-            raise EngineError("wait() would wait for ever: an actor waits for a call to itself")
+            raise EngineError("wait() would wait forever: an actor waits for a call to itself")
         return ready, [ref for ref in refs if ref not in ready]
 
     def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
@@ -153,7 +158,7 @@ class InlineEngine:
         try:
             with reusable_values(values):
                 _run_into(refs, callee.name, lambda: invoke(
-                    callee.name, callee.target, arguments, options.num_returns, callee.signature
+                    callee.name, callee.target, arguments, options.num_returns, callee.signature, _CTRL_C
                 ))  # fmt: skip
                 values.end_of_call()
         finally:
@@ -168,7 +173,7 @@ class InlineEngine:
         def construct() -> None:
             with reusable_values(actor.values):
                 try:
-                    actor.instance = invoke(callee.name, callee.target, arguments, 1, None)[0]
+                    actor.instance = invoke(callee.name, callee.target, arguments, 1, None, _CTRL_C)[0]
                 except OutplayError as error:
                     actor.die(ActorDiedError(f"actor {callee.name} died: its constructor failed", error))
                 actor.values.end_of_call()
@@ -183,7 +188,7 @@ class InlineEngine:
             return None
         lease = self.slots.take(cpus, gpus, _reservation_id(options))
         if lease is None:
-            raise ResourceError(f"actor {name} would wait for ever: other actors or reservations hold what it asks for")
+            raise ResourceError(f"actor {name} would wait forever: other actors or reservations hold what it asks for")
         return lease
 
     def call(
@@ -202,7 +207,7 @@ class InlineEngine:
                 _run_into(
                     refs,
                     method.full_name,
-                    lambda: invoke(method.full_name, function, arguments, num_returns, method.signature),
+                    lambda: invoke(method.full_name, function, arguments, num_returns, method.signature, _CTRL_C),
                 )
                 actor.values.end_of_call()
 
@@ -217,7 +222,7 @@ class InlineEngine:
         number = next(_ids)
         if not self.slots.reserve(number, bundles):
             if timeout is None:
-                raise ResourceError("reserve() would wait for ever: actors or other reservations hold what it asks for")
+                raise ResourceError("reserve() would wait forever: actors or other reservations hold what it asks for")
             time.sleep(timeout)
             raise GetTimeoutError(f"the resources of reserve() were not free within {timeout:g} s")
         return Reservation(number, bundles)
@@ -230,6 +235,9 @@ class InlineEngine:
 
     def shutdown(self) -> None:
         self._task_values.clear()
+
+    def is_inside_call(self) -> bool:
+        return self._depth > 0 or self._calls > 0
 
 
 def _object(ref: Ref) -> _Object:

@@ -83,7 +83,7 @@ def _check(name: str, value: Any) -> None:
             valid = value is None or isinstance(value, Reservation)
             wanted = "what outplay.reserve(…) returned"
     if not valid:
-        raise ValueError(f"option {name} is to be {wanted}, not {value!r}")
+        raise ValueError(f"option {name} must be {wanted}, not {value!r}")
 
 
 def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:
@@ -93,7 +93,7 @@ def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:
     pairs = []
     for position, bundle in enumerate(bundles):
         if not isinstance(bundle, dict):
-            raise ValueError(f"bundle {position} of reserve() is to be a dict, not {bundle!r}")  # noqa: TRY004
+            raise ValueError(f"bundle {position} of reserve() must be a dict, not {bundle!r}")  # noqa: TRY004
         for name, value in bundle.items():
             if name not in ("num_cpus", "num_gpus"):
                 raise ValueError(
@@ -101,7 +101,7 @@ def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:
                     f"{nearest(str(name), ('num_cpus', 'num_gpus'))}"
                 )
             if value is None:
-                raise ValueError(f"bundle {position} of reserve(): {name} is to be a number, not None")
+                raise ValueError(f"bundle {position} of reserve(): {name} must be a number, not None")
             _check(name, value)
         pairs.append((float(bundle.get("num_cpus", 0)), float(bundle.get("num_gpus", 0))))
     return tuple(pairs)

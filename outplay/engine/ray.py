@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from outplay.engine import api, serialize
@@ -145,14 +147,14 @@ class RayEngine:
         self._fixed_resources = fixed_resources  # no node will ever join: what does not fit now never will
         self._runtime_env = runtime_env  # for each call, where the connection was made without ours
         self._actors: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._known: tuple[str, Known] | None = None
+        self._released: set[Any] = set()  # Ray itself would wait forever for room in these
 
     def put(self, value: Any) -> Ref:
         _tell_ray_serializers()
         return RayRef(self._sent("the object given to put()", (value,), {}, lambda: ray.put(value)), type(value))
 
     def get(self, refs: list[Ref], timeout: float | None) -> list[Any]:
-        with _translated(f"{len(refs)} objects were not ready in {timeout} s"):
+        with _translated(f"not all of {len(refs)} objects were ready in {timeout} s"):
             values: list[Any] = ray.get([_object_ref(ref) for ref in refs], timeout=_bounded(timeout))
             return values
 
@@ -203,6 +205,11 @@ class RayEngine:
 
     def kill(self, token: Any) -> None:
         ray.kill(token.handle)
+        with suppress(ray.exceptions.RayError):
+            # Ray returns before the actor is dead; another call could still reach it.
+            while True:
+                ray.get(token.handle.__ray_ready__.remote(), timeout=60)
+                time.sleep(0.01)
 
     def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation:
         if self._fixed_resources:
@@ -221,6 +228,7 @@ class RayEngine:
         return Reservation(group, bundles)
 
     def release(self, reservation: Reservation) -> None:
+        self._released.add(reservation.id.id)
         remove_placement_group(reservation.id)
 
     def shutdown(self) -> None:
@@ -230,10 +238,15 @@ class RayEngine:
         for handle in list(self._actors):
             ray.kill(handle)
 
+    def is_inside_call(self) -> bool:
+        return False  # a worker is known as one, see api.attach
+
     def _how(self, name: str, options: Options, default_cpus: float) -> dict[str, Any]:
         cpus, gpus = options.cpus(default_cpus), options.num_gpus
         how: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus}
         if options.reservation is not None:
+            if options.reservation.id.id in self._released:
+                raise ValueError("the reservation has already been released")
             check_fits(name, cpus, gpus, list(options.reservation.bundles), "its reservation")
             how["scheduling_strategy"] = PlacementGroupSchedulingStrategy(options.reservation.id)
         elif self._fixed_resources and (cpus > 1 or gpus > 0):
@@ -387,11 +400,25 @@ def start_ray_engine(num_cpus: int | None, address: str | None, object_store_byt
         return RayEngine(connected=True, fixed_resources=True)
     if num_cpus is not None or object_store_bytes is not None:
         raise ValueError(f"num_cpus and object_store_bytes are the cluster's to decide at address={address!r}")
+    _check_reachable(address)
     try:
         ray.init(address=address, runtime_env=cluster_runtime_env(), log_to_driver=True, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise EngineError(f"cannot join the Ray cluster at address={address!r}: {error}") from error
     return RayEngine(connected=True, fixed_resources=False)
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself waits for minutes, in silence, for a head node that is not there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "//" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise EngineError(
+            f"cannot join the Ray cluster at address={address!r}: nothing answers there ({error})"
+        ) from error
 
 
 def _start_ray(num_cpus: int | None, object_store_bytes: int | None) -> None:

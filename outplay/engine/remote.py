@@ -25,13 +25,14 @@ def remote(*args: Any, **options: Any) -> Any:
     if len(args) == 1 and not options and callable(args[0]):
         return _declare(args[0], {})
     if args:
-        raise TypeError("@outplay.remote takes keyword options only, as in @outplay.remote(num_returns=2)")
+        given = type(args[0]).__name__
+        raise TypeError(f"@outplay.remote takes a function or a class, not {given}; options are given by keyword")
     return lambda target: _declare(target, options)
 
 
 def _declare(target: Any, options: dict[str, Any]) -> RemoteFunction | RemoteClass:
     if isinstance(target, (RemoteFunction, RemoteClass)):
-        raise TypeError(f"{target._callee.name} is remote already")
+        raise TypeError(f"{target._callee.name} is already remote")
     if inspect.isclass(target):
         checked = Options().updated("class", options)
         return RemoteClass(_class_callee(target, checked.typed), checked)
@@ -52,6 +53,8 @@ def _class_callee(cls: type, typed: bool) -> Callee:
         special = name.startswith("__") and name != "__call__"
         if special or not callable(getattr(cls, name)) or isinstance(raw, type):
             continue
+        if inspect.iscoroutinefunction(raw) or inspect.isgeneratorfunction(raw):
+            raise TypeError(f"{cls.__qualname__}.{name} is a coroutine or generator; an actor's methods are plain ones")
         bound = not isinstance(raw, staticmethod) and not isinstance(raw, classmethod)
         function = getattr(cls, name)
         methods[name] = (
@@ -134,6 +137,9 @@ class RemoteClass:
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"{self._callee.name} is remote: call {self._callee.name}.remote(…)")
 
+    def __mro_entries__(self, _: Any) -> Any:
+        raise TypeError(f"{self._callee.name} is remote; inherit from the plain class, and make the result remote")
+
     def __repr__(self) -> str:
         return f"<remote class {self._callee.name}>"
 
@@ -152,6 +158,11 @@ class ActorHandle:
         if name not in self._methods:
             raise AttributeError(f"actor {self._name} has no method {name!r}{nearest(name, self._methods)}")
         return ActorMethod(self, Method(self._name, name, self._methods[name]), 1)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise AttributeError(f"an actor's attributes cannot be set from outside; give {self._name} a method for it")
+        super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         return list(self._methods)

@@ -58,7 +58,7 @@ class Slots:
     def check(self, what: str, cpus: float, gpus: float, reservation: int | None = None) -> None:
         """Raise ResourceError for what will never fit."""
         if gpus > 1 and gpus != int(gpus):
-            raise ValueError(f"{what} asks for num_gpus={gpus:g}: above 1 it is to be a whole number")
+            raise ValueError(f"{what} asks for num_gpus={gpus:g}: above 1 it must be a whole number")
         pools = self._pools(reservation)
         where = "this machine" if reservation is None else "its reservation"
         check_fits(what, cpus, gpus, [(pool.cpus, pool.gpus) for pool in pools], where)
@@ -133,7 +133,7 @@ class Slots:
         if reservation is None:
             return [self.machine]
         if reservation not in self.reservations:
-            raise ValueError("the reservation was released already")
+            raise ValueError("the reservation has already been released")
         return self.reservations[reservation]
 
 

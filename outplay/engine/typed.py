@@ -91,7 +91,7 @@ class TypedSignature:
         return [(f"result {i}", parts[i] if parts else UNKNOWN) for i in range(num_returns)]
 
     def _refuse(self, place: str, expected: Any, given: str) -> None:
-        raise TypeMismatchError(f"{self.name}(): {place} is to be {describe(expected)}, but was given {given}")
+        raise TypeMismatchError(f"{self.name}(): {place} must be {describe(expected)}, but was given {given}")
 
 
 def mismatch(value: Any, expected: Any) -> str | None:

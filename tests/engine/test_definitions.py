@@ -165,19 +165,19 @@ def test_typed_functions_accept_what_they_declare() -> None:
 
 
 def test_a_wrong_argument_is_refused_at_the_call() -> None:
-    with pytest.raises(TypeError, match=r"repeat\(\): parameter 'times' is to be int, but was given str"):
+    with pytest.raises(TypeError, match=r"repeat\(\): parameter 'times' must be int, but was given str"):
         repeat.remote("ab", times="3")
-    with pytest.raises(TypeError, match=r"parameter 'model' is to be dict\[str, numpy.ndarray\], but was given dict"):
+    with pytest.raises(TypeError, match=r"parameter 'model' must be dict\[str, numpy.ndarray\], but was given dict"):
         gradient.remote({"w": 1}, 1)
     with pytest.raises(TypeError, match=r"repeat\(\): missing a required argument: 'text'"):
         repeat.remote()
 
 
 def test_the_type_travels_with_the_ref() -> None:
-    with pytest.raises(TypeError, match="parameter 'text' is to be str, but was given a Ref to int"):
+    with pytest.raises(TypeError, match="parameter 'text' must be str, but was given a Ref to int"):
         repeat.remote(outplay.put(3))
     _, reward = gradient.remote({"w": np.zeros(2)}, 1)
-    with pytest.raises(TypeError, match="parameter 'text' is to be str, but was given a Ref to float"):
+    with pytest.raises(TypeError, match="parameter 'text' must be str, but was given a Ref to float"):
         repeat.remote(reward)
 
     @outplay.remote
@@ -193,9 +193,9 @@ def test_the_type_travels_with_the_ref() -> None:
 
 def test_what_is_not_known_at_the_call_is_refused_by_get() -> None:
     unknown = anything.remote(3)
-    with pytest.raises(TypeError, match="parameter 'text' is to be str, but was given int"):
+    with pytest.raises(TypeError, match="parameter 'text' must be str, but was given int"):
         outplay.get(repeat.remote(unknown))
-    with pytest.raises(TypeError, match=r"lies\(\): the result is to be str, but was given int"):
+    with pytest.raises(TypeError, match=r"lies\(\): the result must be str, but was given int"):
         outplay.get(lies.remote(3))
 
 
@@ -209,11 +209,11 @@ def test_typed_actors_check_their_methods() -> None:
             self.size += by
             return self.size
 
-    with pytest.raises(TypeError, match=r"Box\(\): parameter 'size' is to be int, but was given str"):
+    with pytest.raises(TypeError, match=r"Box\(\): parameter 'size' must be int, but was given str"):
         Box.remote("large")
     box = Box.remote(3)
     assert outplay.get(box.grow.remote(1)) == 4
-    with pytest.raises(TypeError, match=r"Box.grow\(\): parameter 'by' is to be int, but was given float"):
+    with pytest.raises(TypeError, match=r"Box.grow\(\): parameter 'by' must be int, but was given float"):
         box.grow.remote(0.5)
 
     @outplay.remote
@@ -224,7 +224,7 @@ def test_typed_actors_check_their_methods() -> None:
             return str(error)
         return "accepted"
 
-    assert "parameter 'by' is to be int" in outplay.get(elsewhere.remote(box))
+    assert "parameter 'by' must be int" in outplay.get(elsewhere.remote(box))
 
 
 # Serialisers

@@ -422,7 +422,9 @@ def test_a_forked_child_leaves_the_engine_alone() -> None:
 
 def test_settings_cannot_change_while_it_runs() -> None:
     outplay.init("process", num_cpus=2)  # the same: nothing to do
-    with pytest.raises(outplay.EngineError, match=r"runs already .*shutdown\(\)"):
+    with pytest.raises(
+        outplay.EngineError, match=r"already runs, as init\('process', num_cpus=2\); call outplay.shutdown"
+    ):
         outplay.init("inline")
 
 

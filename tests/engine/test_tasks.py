@@ -47,7 +47,7 @@ def test_num_returns_gives_that_many_refs() -> None:
 
 def test_num_returns_that_does_not_fit_the_result_is_an_error() -> None:
     first, _ = identity.options(num_returns=2).remote([1, 2, 3])
-    with pytest.raises(outplay.TaskError, match=r"is to return 2 values \(num_returns\), but returned 3 values"):
+    with pytest.raises(outplay.TaskError, match=r"must return 2 values \(num_returns\), but returned 3 values"):
         outplay.get(first)
 
 
@@ -99,9 +99,9 @@ def test_wait_for_an_impossible_number_is_refused(count: int) -> None:
 
 
 def test_wait_and_get_refuse_what_is_not_a_ref() -> None:
-    with pytest.raises(TypeError, match="item 1 of the list is a int"):
+    with pytest.raises(TypeError, match="item 1 of the list is no Ref, but of type int"):
         outplay.get([outplay.put(1), 2])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="takes Refs"):
+    with pytest.raises(TypeError, match="takes a list of Refs, not int"):
         outplay.get(3)  # type: ignore[arg-type]
     same = outplay.put(1)
     with pytest.raises(ValueError, match="same Ref twice"):
@@ -384,7 +384,7 @@ def test_a_remote_function_is_not_called_directly() -> None:
 def test_unknown_options_name_the_nearest() -> None:
     with pytest.raises(TypeError, match=r"no option 'num_cpu'. Did you mean 'num_cpus'\?"):
         add.options(num_cpu=1)
-    with pytest.raises(ValueError, match="num_returns is to be a whole number"):
+    with pytest.raises(ValueError, match="num_returns must be a whole number"):
         add.options(num_returns=0)
     with pytest.raises(TypeError, match="no option 'max_restarts'"):
         outplay.remote(max_restarts=1)(lambda: None)

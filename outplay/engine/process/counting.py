@@ -249,6 +249,11 @@ class Objects:
                 self._starved.append(request)
             else:
                 used = self._bytes - sum(size * len(free) for size, free in self._pool.items())
+                if request.nbytes > self._limit:
+                    text = f"an object of {request.nbytes:,} bytes can never fit into a store of {self._limit:,} bytes"
+                    error = ObjectStoreFullError(f"{text}; give it more: outplay.init(object_store_bytes=…)")
+                    self._send(request.peer, ("reply", request.number, error))
+                    continue
                 full = (
                     f"{used:,} of its {self._limit:,} bytes are in use"
                     if len(self._segments) < self._most_segments

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,8 @@ class Work:
     actor: Actor | None = None  # whose creation this is
     missing: int = 0  # arguments that are not there yet
     died: int = 0  # how many workers died over it
+    since: float = field(default_factory=time.monotonic)
+    warned: bool = False
 
     @property
     def name(self) -> str:

@@ -214,6 +214,9 @@ class ProcessEngine:
     def shutdown(self) -> None:
         raise EngineError("only the driver ends the engine")
 
+    def is_inside_call(self) -> bool:
+        return False  # a worker is known as one, see api.attach
+
     def _check_open(self) -> None:
         if self.post.closed is not None:
             raise EngineError(self.post.closed)
@@ -351,7 +354,7 @@ class ProcessEngine:
         granted: tuple[int, ...] = (),
         kept: tuple[int, ...] = (),
     ) -> None:
-        """The worker of a task died. Whether the task is to be repeated, only its caller can know."""
+        """The worker of a task died. Whether the task must be repeated, only its caller can know."""
         held = self.entries.adopt(granted)
         self._share_kept(kept)
         if worker != HUB:  # it did start

@@ -34,6 +34,7 @@ class Hub:
         self._driver = os.getppid()
         self._ending = False
         self.asked_to_stop = False
+        self._look_again = 0.0
         self._channels: dict[int, Channel] = {}
         self._by_fd: dict[int, Channel] = {}
         self._exports: dict[str, bytes] = {}
@@ -62,6 +63,9 @@ class Hub:
             if os.getppid() != self._driver:
                 return
             again = self.objects.end_round()
+            if time.monotonic() > self._look_again:
+                self._look_again = time.monotonic() + _CHECK_S
+                self.staff.warn_if_stuck()
 
     # Sockets
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,8 @@ from outplay.engine.process.reaping import describe_exit, kill_group
 from outplay.engine.process.wire import DRIVER, HUB, Message
 from outplay.engine.slots import Lease, Slots
 from outplay.errors import ActorDiedError, WorkerDiedError
+
+_STUCK_S = 10.0
 
 
 class Staff:
@@ -111,6 +115,22 @@ class Staff:
                 self._start(queue.popleft(), lease)
             if not queue:
                 del self._queues[shape]
+
+    def warn_if_stuck(self) -> None:
+        """Say, once, when work waits and everything it waits for is held by actors, or reserved."""
+        busy = any(w.work and not w.work.actor and w.lease and w.lease.cpus for w in self.workers.values())
+        for work in [queue[0] for queue in self._queues.values() if queue]:
+            if not busy and not work.warned and time.monotonic() - work.since > _STUCK_S:
+                work.warned = True
+                holders = sorted({w.work.name for w in self.workers.values() if w.work and w.lease and w.lease.cpus})
+                reserved = sum(len(pools) for pools in self.slots.reservations.values())
+                print(
+                    f"outplay: {work.name} has waited {_STUCK_S:g} s for num_cpus={work.spec.cpus:g}, "
+                    f"num_gpus={work.spec.gpus:g}; they are held by actors ({', '.join(holders) or 'none'}) and "
+                    f"reservations ({reserved})",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _start(self, work: Work, lease: Lease) -> None:
         flavour: Flavour = (max(1, int(work.spec.cpus)), tuple(sorted(lease.gpus)))
