@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 import time
 import weakref
@@ -16,7 +15,7 @@ from outplay.engine import api, serialize
 from outplay.engine.base import Callee, Method, Ref, invoke, result_types
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
 from outplay.engine.options import Options, Reservation, check_fits
-from outplay.engine.shipping import cluster_runtime_env
+from outplay.engine.shipping import check_reachable, cluster_runtime_env
 from outplay.engine.slots import thread_caps
 from outplay.engine.typed import TypedSignature
 from outplay.errors import (
@@ -147,6 +146,7 @@ class RayEngine:
         self._fixed_resources = fixed_resources  # no node will ever join: what does not fit now never will
         self._runtime_env = runtime_env  # for each call, where the connection was made without ours
         self._actors: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._in_reservation: dict[Any, weakref.WeakSet[Any]] = {}
         self._released: set[Any] = set()  # Ray itself would wait forever for room in these
 
     def put(self, value: Any) -> Ref:
@@ -187,6 +187,8 @@ class RayEngine:
             lambda: host.remote(exported, known, *_unwrapped(args), **_unwrapped_named(kwargs)),
         )
         self._actors.add(handle)
+        if options.reservation is not None:
+            self._in_reservation.setdefault(options.reservation.id.id, weakref.WeakSet()).add(handle)
         return RayToken(handle)
 
     def call(
@@ -205,11 +207,7 @@ class RayEngine:
 
     def kill(self, token: Any) -> None:
         ray.kill(token.handle)
-        with suppress(ray.exceptions.RayError):
-            # Ray returns before the actor is dead; another call could still reach it.
-            while True:
-                ray.get(token.handle.__ray_ready__.remote(), timeout=60)
-                time.sleep(0.01)
+        _wait_until_dead(token.handle)
 
     def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation:
         if self._fixed_resources:
@@ -230,6 +228,8 @@ class RayEngine:
     def release(self, reservation: Reservation) -> None:
         self._released.add(reservation.id.id)
         remove_placement_group(reservation.id)
+        for handle in list(self._in_reservation.pop(reservation.id.id, ())):
+            _wait_until_dead(handle)
 
     def shutdown(self) -> None:
         if self._connected:
@@ -291,6 +291,14 @@ class RayEngine:
             # If it is an argument that cannot be pickled, this raises too, and names it.
             serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
             raise
+
+
+def _wait_until_dead(handle: Any) -> None:
+    """Ray returns before an actor that it ends is dead; another call could still reach it."""
+    with suppress(ray.exceptions.RayError):
+        while True:
+            ray.get(handle.__ray_ready__.remote(), timeout=60)
+            time.sleep(0.01)
 
 
 def _export(callee: Callee) -> Exported:
@@ -400,25 +408,12 @@ def start_ray_engine(num_cpus: int | None, address: str | None, object_store_byt
         return RayEngine(connected=True, fixed_resources=True)
     if num_cpus is not None or object_store_bytes is not None:
         raise ValueError(f"num_cpus and object_store_bytes are the cluster's to decide at address={address!r}")
-    _check_reachable(address)
+    check_reachable(address)
     try:
         ray.init(address=address, runtime_env=cluster_runtime_env(), log_to_driver=True, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise EngineError(f"cannot join the Ray cluster at address={address!r}: {error}") from error
     return RayEngine(connected=True, fixed_resources=False)
-
-
-def _check_reachable(address: str) -> None:
-    """Ray itself waits for minutes, in silence, for a head node that is not there."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or "//" in address:
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except OSError as error:
-        raise EngineError(
-            f"cannot join the Ray cluster at address={address!r}: nothing answers there ({error})"
-        ) from error
 
 
 def _start_ray(num_cpus: int | None, object_store_bytes: int | None) -> None:

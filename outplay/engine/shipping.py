@@ -1,9 +1,10 @@
-"""What the nodes of a cluster need of this program: the user's modules, Outplay itself, and the thread caps."""
+"""Joining a cluster: whether it is there, and what its nodes need of this program."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,16 @@ def _check_size(folder: Path) -> None:
                 f"more than {MOST_BYTES // 2**20} MB; put your program into a folder of its own, or submit it with "
                 f"`ray job submit --working-dir`"
             )
+
+
+def check_reachable(address: str) -> None:
+    """Ray itself waits for minutes, in silence, for a head node that is not there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "//" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise EngineError(
+            f"cannot join the Ray cluster at address={address!r}: nothing answers there ({error})"
+        ) from error

@@ -367,6 +367,31 @@ def test_an_actor_cannot_wait_for_itself(engine: str) -> None:
     assert outplay.get(later[0]) == "inner"
 
 
+def test_what_an_actor_cannot_do_is_said_at_once() -> None:
+    with pytest.raises(TypeError, match="inherit from the plain class"):
+
+        class More(Counter):  # type: ignore[misc]
+            pass
+
+    with pytest.raises(TypeError, match=r"Waits\.wait is a coroutine or generator"):
+
+        @outplay.remote
+        class Waits:
+            async def wait(self) -> None: ...
+
+    with pytest.raises(AttributeError, match="give Counter a method for it"):
+        Counter.remote().value = 3
+    with pytest.raises(TypeError, match="takes a function or a class, not int"):
+        outplay.remote(3)
+
+
+def test_a_released_reservation_takes_no_more_work() -> None:
+    with outplay.reserve([{"num_cpus": 1}]) as group:
+        late = Counter.options(num_cpus=1, reservation=group)
+    with pytest.raises(ValueError, match="already been released"):
+        late.remote()
+
+
 def test_unknown_methods_name_the_nearest() -> None:
     counter = Counter.remote()
     with pytest.raises(AttributeError, match=r"no method 'ad'. Did you mean 'add'\?"):

@@ -74,6 +74,19 @@ def test_the_reinitializer_gets_the_value_and_returns_the_next() -> None:
     assert first[2] == second[2]
 
 
+def test_a_reinitializer_may_work_in_place() -> None:
+    outplay.reusables.cleared = outplay.Reusable(list, lambda items: items.clear())
+
+    @outplay.remote
+    class Appender:
+        def append(self) -> int:
+            outplay.reusables.cleared.append(1)
+            return len(outplay.reusables.cleared)
+
+    appender = Appender.remote()
+    assert outplay.get([appender.append.remote() for _ in range(3)]) == [1, 1, 1]
+
+
 def test_without_one_it_is_made_anew_each_time() -> None:
     outplay.reusables.fresh = outplay.Reusable(Game)
 

@@ -183,6 +183,26 @@ def test_anything_remote_starts_the_default_engine(run_script: Callable[..., Any
     assert result.stdout.split() == ["False", "3", "process", "False"], result.stderr
 
 
+def test_a_ref_of_an_engine_that_was_shut_down_starts_no_other(run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        "import outplay\nref = outplay.put(1)\noutplay.shutdown()\ntry:\n    outplay.get(ref)\n"
+        "except outplay.EngineError as error:\n    print(error)\nprint(outplay.is_initialized())"
+    )
+    assert "belong to one that was shut down" in result.stdout, result.stderr
+    assert result.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.slow
+def test_work_that_waits_for_actors_says_so(run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        "import outplay\noutplay.init(num_cpus=1)\n@outplay.remote(num_cpus=1)\nclass Holder:\n"
+        "    def ready(self): ...\nholder = Holder.remote()\noutplay.get(holder.ready.remote())\n"
+        "f = outplay.remote(lambda: 1)\noutplay.wait([f.remote()], timeout=13)"
+    )
+    assert "has waited 10 s for num_cpus=1" in result.stderr
+    assert "held by actors (Holder)" in result.stderr
+
+
 def test_what_tasks_print_is_seen(run_script: Callable[..., Any]) -> None:
     result = run_script(
         "import outplay\n@outplay.remote\ndef speak():\n    print('from afar')\noutplay.get(speak.remote())"

@@ -100,6 +100,8 @@ def test_a_cluster_that_is_not_there_is_one_sentence(run_script: Callable[..., A
         env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
     )
     assert result.stdout.startswith("cannot join the Ray cluster at address='auto':"), result.stderr
+    result = run_script("import outplay\noutplay.init('ray', address='127.0.0.1:1')")
+    assert "cannot join the Ray cluster at address='127.0.0.1:1': nothing answers there" in result.stderr
 
 
 def test_what_a_submitted_job_has_set_is_not_set_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

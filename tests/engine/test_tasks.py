@@ -280,6 +280,33 @@ def test_an_exception_that_cannot_travel_is_described(error: str) -> None:
     assert error.split("(")[0] in str(caught.value.cause)
 
 
+def test_init_and_shutdown_are_not_for_tasks() -> None:
+    @outplay.remote
+    def meddle() -> str:
+        outplay.init("inline", num_cpus=1)  # as an imported program may
+        try:
+            outplay.shutdown()
+        except outplay.EngineError as error:
+            return str(error)
+        return "ended"
+
+    assert "is for the program that started the engine" in outplay.get(meddle.remote())
+    assert outplay.get(add.remote(1)) == 11
+
+
+def test_an_interrupt_that_a_task_raises_itself_is_its_error(engine: str) -> None:
+    if engine == "inline":
+        pytest.skip("inline, it is the user's Ctrl-C")
+
+    @outplay.remote
+    def interrupt() -> None:
+        raise KeyboardInterrupt("mine")
+
+    with pytest.raises(outplay.TaskError) as caught:
+        outplay.get(interrupt.remote())
+    assert isinstance(caught.value.cause, KeyboardInterrupt)
+
+
 def test_leaving_the_interpreter_is_an_error_of_the_task_alone() -> None:
     @outplay.remote
     def leave() -> None:

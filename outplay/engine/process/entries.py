@@ -33,7 +33,7 @@ class Entry:
         self.id = number
         self.payload: Payload | None = None  # None: not there yet
         self.holds = 0  # how many holds of this process the hub knows of
-        self.shared = False  # the hub knows the object, and must be told its payload
+        self.shared = False  # the hub knows the object, and is told its payload when it is there
         self.awaited = False  # its payload is on the way here: as the result of a call, or because the hub was asked
         self.segment: tuple[int, int] | None = None  # where it lies, and its size, while only this process knows it
         self.contained: list[Entry] = []  # what the payload mentions
