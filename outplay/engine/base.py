@@ -9,12 +9,15 @@ values = engine.get(refs, timeout)
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from outplay.engine import serialize
 from outplay.engine.options import Options, Reservation
 from outplay.engine.typed import UNKNOWN, TypedSignature
 from outplay.errors import RemoteExceptionStandIn, TaskError, TypeMismatchError
@@ -26,9 +29,10 @@ class Ref:
     __slots__ = ("__weakref__", "_type")
     _type: Any  # what is known of the type of the object; UNKNOWN if nothing is
 
-    @property
-    def id(self) -> Hashable:
-        raise NotImplementedError  # pragma: no cover - every engine's Ref has one
+    if TYPE_CHECKING:  # every engine's Ref has one
+
+        @property
+        def id(self) -> Hashable: ...
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ref) and type(self) is type(other) and self.id == other.id
@@ -59,6 +63,11 @@ class Callee:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "exports": {}}
+
+    def pack(self) -> tuple[str, bytes]:
+        """This, with where to look for modules, as bytes under a name that stands for them."""
+        data = serialize.function_bytes((list(sys.path), self), self.target)
+        return hashlib.sha256(data).hexdigest()[:32], data
 
 
 @dataclass(frozen=True)
@@ -163,8 +172,6 @@ def sendable(error: BaseException) -> BaseException:
     Exceptions whose constructor takes other arguments than they keep are pickled well and fail only when they are
     unpickled, in the process of somebody who did nothing wrong. So both ways are tried here.
     """
-    from outplay.engine import serialize
-
     try:
         packed = serialize.dumps(error, "the exception")
         # Deliberately not used: an unpickled exception has lost its traceback.

@@ -302,11 +302,8 @@ def _wait_until_dead(handle: Any) -> None:
 
 
 def _export(callee: Callee) -> Exported:
-    import hashlib
-
     if "ray" not in callee.exports:
-        data = serialize.function_bytes((list(sys.path), callee), callee.target)
-        callee.exports["ray"] = (hashlib.sha256(data).hexdigest()[:32], data)
+        callee.exports["ray"] = callee.pack()
     exported: Exported = callee.exports["ray"]
     return exported
 

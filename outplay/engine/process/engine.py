@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
-import sys
 import threading
 import time
 import weakref
@@ -306,8 +304,8 @@ class ProcessEngine:
         """Give the hub the function or class, once; its name there."""
         known: str | None = callee.exports.get("process")
         if known is None or known not in self._exported:
-            data = serialize.function_bytes((list(sys.path), callee), callee.target)
-            known = callee.exports["process"] = hashlib.sha256(data).hexdigest()[:32]
+            known, data = callee.pack()
+            callee.exports["process"] = known
             self._export_bytes(known, data)
         return known
 
