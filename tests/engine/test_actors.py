@@ -324,6 +324,37 @@ def test_a_restarted_actor_begins_anew(engine: str) -> None:
         outplay.get(counter.add.remote())
 
 
+def test_a_call_in_flight_fails_though_the_actor_restarts(engine: str, tmp_path: Any) -> None:
+    if engine == "inline":
+        pytest.skip("inline, the actor is in this process")
+
+    @outplay.remote(max_restarts=1)
+    class Slow:
+        def sleep(self) -> None:
+            (tmp_path / "pid").write_text(str(os.getpid()))
+            time.sleep(1000)
+
+        def alive(self) -> bool:
+            return True
+
+    slow = Slow.remote()
+    ref = slow.sleep.remote()
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    with pytest.raises(outplay.ActorDiedError):
+        outplay.get(ref, timeout=60)
+    while True:
+        try:
+            assert outplay.get(slow.alive.remote(), timeout=60)
+            break
+        except outplay.ActorDiedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 def test_an_actor_may_keep_a_view_of_its_arguments() -> None:
     @outplay.remote
     class Keeper:

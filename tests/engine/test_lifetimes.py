@@ -31,14 +31,6 @@ class Reader:
     def alive(self) -> bool:
         return True
 
-    def slow_read(self, array: Any, started: str, go_on: str) -> tuple[float, float]:
-        before = float(array.max())
-        Path(started).touch()
-        deadline = time.monotonic() + 60
-        while not Path(go_on).exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return before, float(array.max())
-
 
 @outplay.remote
 def nothing(_: Any) -> None: ...

@@ -161,16 +161,6 @@ def test_network_parameters_survive_the_journey() -> None:
     assert torch.equal(outplay.get(forward.remote(net, outplay.put(net.state_dict()), x)), net(x).detach())
 
 
-def store_bytes() -> int:
-    """Bytes in shared memory, of all segments that anybody has mapped or the hub keeps."""
-    hub = api.engine()._hub.pid  # type: ignore[attr-defined]
-    return sum(
-        os.stat(f"/proc/{hub}/fd/{fd}").st_blocks * 512
-        for fd in os.listdir(f"/proc/{hub}/fd")
-        if "memfd:outplay" in os.readlink(f"/proc/{hub}/fd/{fd}")
-    )
-
-
 @pytest.fixture
 def small_store() -> Any:
     """An engine whose store holds 20 MB."""

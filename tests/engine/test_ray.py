@@ -44,7 +44,7 @@ me = psutil.Process()
 mine = [me, *me.children(recursive=True)]
 listening = {c.laddr.ip for p in mine for c in p.net_connections() if c.status == "LISTEN"}
 assert listening and all("127.0.0.1" in ip for ip in listening), listening
-assert "DASHBOARD" not in str(ray._private.worker._global_node.address_info.get("webui_url") or "").upper()
+assert not ray._private.worker._global_node.address_info["webui_url"]  # where a dashboard would be
 outplay.shutdown()
 assert not ray.is_initialized()
 print("ok")

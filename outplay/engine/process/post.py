@@ -271,10 +271,6 @@ class Post:
         with suppress(OSError):  # full: it will wake anyway; closed: there is nobody to wake
             os.write(self._wake_write, b"\0")
 
-    def notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
     # Ending
 
     def flush(self, to: int | None = None) -> None:
