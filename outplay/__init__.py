@@ -8,6 +8,8 @@
 [0, 1, 4, 9]
 """
 
+from typing import TYPE_CHECKING, Any
+
 from outplay.engine import (
     ActorHandle,
     Ref,
@@ -27,24 +29,64 @@ from outplay.engine import (
 )
 from outplay.errors import (
     ActorDiedError,
+    CheckpointError,
+    ConfigError,
     EngineError,
+    EnvError,
     GetTimeoutError,
     ObjectLostError,
     ObjectStoreFullError,
     OutplayError,
     ResourceError,
+    RunError,
     SerializationError,
     TaskError,
     TypeMismatchError,
     WorkerDiedError,
 )
 
+if TYPE_CHECKING:
+    from outplay.algorithms import A2C, PG, PPO, Algorithm
+    from outplay.envs import register_env
+    from outplay.metrics import pretty_print
+
 __version__ = "0.1.0"
 
+# What needs torch or gymnasium is loaded when it is first used: the engine alone stays light.
+_LAZY = {
+    "A2C": "outplay.algorithms",
+    "PG": "outplay.algorithms",
+    "PPO": "outplay.algorithms",
+    "Algorithm": "outplay.algorithms",
+    "register_env": "outplay.envs",
+    "pretty_print": "outplay.metrics",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'outplay' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __all__ = [
+    "A2C",
+    "PG",
+    "PPO",
     "ActorDiedError",
     "ActorHandle",
+    "Algorithm",
+    "CheckpointError",
+    "ConfigError",
     "EngineError",
+    "EnvError",
     "GetTimeoutError",
     "ObjectLostError",
     "ObjectStoreFullError",
@@ -53,6 +95,7 @@ __all__ = [
     "Reservation",
     "ResourceError",
     "Reusable",
+    "RunError",
     "SerializationError",
     "TaskError",
     "TypeMismatchError",
@@ -62,7 +105,9 @@ __all__ = [
     "init",
     "is_initialized",
     "kill",
+    "pretty_print",
     "put",
+    "register_env",
     "register_serializer",
     "remote",
     "reserve",

@@ -10,7 +10,11 @@
     ├── ObjectStoreFullError   (MemoryError)    the object does not fit into the store
     ├── SerializationError     (TypeError)      the object cannot travel between processes
     ├── TypeMismatchError      (TypeError)      a typed function got, or returned, another type
-    └── ResourceError          (ValueError)     more CPUs or GPUs asked for than there are
+    ├── ResourceError          (ValueError)     more CPUs or GPUs asked for than there are
+    ├── ConfigError            (ValueError)     a setting, an experiment file or an argument is wrong
+    ├── EnvError                                an environment does not exist, or breaks the Gymnasium API
+    ├── CheckpointError                         a checkpoint is missing, damaged, or of something else
+    └── RunError                                a run cannot go on: its folder, its disk, its files
 
 Each message names what is wrong and, where there is one, the remedy.
 """
@@ -93,6 +97,22 @@ class TypeMismatchError(OutplayError, TypeError):
 
 class ResourceError(OutplayError, ValueError):
     """More CPUs or GPUs were asked for than the engine will ever have."""
+
+
+class ConfigError(OutplayError, ValueError):
+    """A setting is wrong; the message names the place, the value and the nearest valid choice."""
+
+
+class EnvError(OutplayError):
+    """An environment does not exist, breaks the Gymnasium API, or raised; the message says what to change."""
+
+
+class CheckpointError(OutplayError):
+    """A checkpoint is missing or damaged, or belongs to another algorithm or environment."""
+
+
+class RunError(OutplayError):
+    """A run cannot go on: its folder cannot be written, its disk is full, its files do not fit together."""
 
 
 def nearest(word: str, choices: Any) -> str:

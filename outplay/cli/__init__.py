@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import platform
-from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+import sys
 
 import typer
 
 from outplay import __version__
+from outplay.cli import about, evaluate, listing, train
+from outplay.errors import OutplayError
 
 app = typer.Typer(
     name="outplay",
@@ -20,8 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_PARTS = ("numpy", "torch", "gymnasium", "ray", "optuna", "onnx", "tensorboard", "envpool")
-
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -31,38 +28,30 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _outplay(
-    _: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
+    _: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+    ),
 ) -> None: ...
 
 
-@app.command()
-def info() -> None:
-    """Show versions, cores and GPUs."""
-    from outplay.engine.slots import count_cpus, visible_gpus
-
-    rows = {
-        "outplay": __version__,
-        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        "cores": str(count_cpus()),
-        "gpus": str(len(visible_gpus())),
-        **{part: _installed(part) for part in _PARTS},
-    }
-    width = max(map(len, rows))
-    for name, value in rows.items():
-        typer.echo(f"{name:<{width}}  {value}")
-
-
-def _installed(part: str) -> str:
-    # Only looked up: importing them all would take seconds.
-    if importlib.util.find_spec(part) is None:
-        return "not installed"
-    try:
-        return version(part)
-    except PackageNotFoundError:
-        return "installed"
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("runs")(listing.runs)
+app.command("recipes")(listing.recipes)
+app.command("check-env")(listing.check_env)
+app.command("info")(about.info)
 
 
 def main() -> None:
-    app()
+    """Run a command. A mistake is one sentence and exit code 2; Ctrl-C is exit code 130."""
+    try:
+        app()
+    except OutplayError as error:
+        typer.echo(f"outplay: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("outplay: ended by Ctrl-C", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        sys.stderr.close()
+        sys.exit(1)

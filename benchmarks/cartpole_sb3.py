@@ -1,0 +1,76 @@
+"""CartPole-v1 by Stable-Baselines3's PPO with its RL Zoo settings: one of the sides of cartpole.py, which runs it.
+
+    python benchmarks/cartpole_sb3.py [--seed 0] [--threads 1]
+
+Trains until the mean return of the last 20 finished episodes, looked at after every rollout, is 475, or for 200,000
+steps, and prints one line of JSON. The schedules end at 100,000 steps, as in the RL Zoo: a run that goes on from there
+only watches the policy that it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import deque
+
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+GOAL, WINDOW, MOST_STEPS = 475, 20, 200_000
+ENVS, STEPS_EACH, SCHEDULE_STEPS = 8, 32, 100_000
+
+
+class UntilSolved(BaseCallback):
+    """Stops the training at the end of the first rollout after which the goal is reached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.returns: deque[float] = deque(maxlen=WINDOW)
+        self.solved = False
+
+    def _on_step(self) -> bool:
+        self.returns.extend(info["episode"]["r"] for info in self.locals["infos"] if "episode" in info)
+        rollout_ends = self.n_calls % STEPS_EACH == 0
+        self.solved = rollout_ends and len(self.returns) == WINDOW and sum(self.returns) / WINDOW >= GOAL
+        return not self.solved
+
+
+def linear(start: float) -> object:
+    """A schedule from `start` to 0. SB3 passes the part of the whole training, MOST_STEPS, that is left."""
+    return lambda left: start * max(0.0, 1 - (1 - left) * MOST_STEPS / SCHEDULE_STEPS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch; 0 leaves its own choice")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", n_envs=ENVS, seed=args.seed),
+        n_steps=STEPS_EACH,
+        batch_size=256,
+        n_epochs=20,
+        gae_lambda=0.8,
+        gamma=0.98,
+        learning_rate=linear(0.001),
+        clip_range=linear(0.2),
+        ent_coef=0.0,
+        seed=args.seed,
+        device="cpu",
+    )
+    until_solved = UntilSolved()
+    begin = time.perf_counter()
+    model.learn(MOST_STEPS, callback=until_solved)
+    taken = time.perf_counter() - begin
+    steps = model.num_timesteps
+    print(json.dumps({"solved": until_solved.solved, "steps": steps, "train_s": taken, "steps_per_s": steps / taken}))
+
+
+if __name__ == "__main__":
+    main()

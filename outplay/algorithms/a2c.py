@@ -1,0 +1,74 @@
+"""A2C: the synchronous advantage actor-critic (Mnih et al. 2016, without the asynchrony). One gradient per batch."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from outplay.algorithms.algorithm import Algorithm
+from outplay.algorithms.learner import Learner, explained_variance
+from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at
+from outplay.fragments import Batch
+
+
+class A2CConfig(AlgorithmConfig):
+    """Settings of A2C."""
+
+    num_envs: Positive = Field(32, description="How many environments there are in all.")
+    train_batch_size: Positive = Field(256, description="Steps per iteration; at least so many are collected.")
+    lr: NotNegative = Field(2e-3, description="The learning rate.")
+    grad_clip: float | None = Field(
+        0.5, gt=0, description="Gradients longer than this are shortened to it (the norm over all parameters)."
+    )
+    use_gae: bool = Field(True, description="Estimate advantages with lambda_; else as with lambda_ = 1.")
+    lambda_: Fraction = Field(
+        0.95, alias="lambda", description="GAE's λ: 1 trusts the rewards seen, 0 the value of the next observation."
+    )
+    normalize_advantages: bool = Field(True, description="Shift and scale advantages to mean 0 and deviation 1.")
+    normalize_values: bool = Field(
+        True, description="Let the value network predict returns shifted and scaled to deviation 1."
+    )
+    vf_loss_coeff: NotNegative = Field(0.5, description="Weight of the value's squared error.")
+    entropy_coeff: NotNegative = Field(0.01, description="Weight of the policy's entropy, which keeps it exploring.")
+    entropy_coeff_schedule: Schedule | None = Field(
+        None, description="entropy_coeff as [[step, value], …], linear in between; then entropy_coeff is not used."
+    )
+
+
+class A2CLearner(Learner[A2CConfig]):
+    def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
+        """One step down −log π(a) A + c_v (V − target)² − c_e H, averaged over the batch."""
+        config = self.config
+        estimates = self.estimates(batch, config.lambda_, config.use_gae)
+        if config.normalize_values:
+            self.normalise_values(batch.rows(estimates.targets))
+        rows = self.rows(batch, estimates, config.normalize_advantages)
+        lr = self.lr(timesteps)
+        entropy_coeff = at(config.entropy_coeff_schedule, config.entropy_coeff, timesteps)
+
+        params, values = self.model.both(rows.observations)
+        policy_loss = -(self.distribution.log_prob(params, rows.actions) * rows.advantages).mean()
+        value_loss = ((values - self.model.normalised(rows.targets)) ** 2).mean()
+        entropy = self.distribution.entropy(params).mean()
+        loss = policy_loss + config.vf_loss_coeff * value_loss - entropy_coeff * entropy
+        norm = self.optimizer.step(loss, lr, config.grad_clip)
+        return {
+            "total_loss": float(loss.detach()),
+            "policy_loss": float(policy_loss.detach()),
+            "vf_loss": float(value_loss.detach()),
+            "entropy": float(entropy.detach()),
+            "grad_norm": norm,
+            "explained_variance": explained_variance(batch.rows(estimates.values), batch.rows(estimates.targets)),
+            "lr": lr,
+            "entropy_coeff": entropy_coeff,
+        }
+
+
+class A2C(Algorithm):
+    """Synchronous advantage actor-critic.
+
+    >>> with A2C(env="CartPole-v1") as trainer:
+    ...     result = trainer.train()
+    """
+
+    Config = A2CConfig
+    Learner = A2CLearner

@@ -1,0 +1,347 @@
+"""The Algorithm: wires workers and learner into one iteration. Its API has the names of RLlib's trainers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from outplay import spaces
+from outplay.algorithms import saving
+from outplay.algorithms.evaluation import Evaluator
+from outplay.algorithms.learner import Learner
+from outplay.checkpoint import find_checkpoint, name_of, read_checkpoint, read_state, write_checkpoint
+from outplay.config import AlgorithmConfig, validated
+from outplay.engine.slots import count_cpus
+from outplay.envs import EnvSpec, GroupState, find_env, is_import_path, probe_env, split_envs
+from outplay.errors import CheckpointError, ConfigError
+from outplay.fragments import Fragment, join
+from outplay.metrics import EpisodeWindow, Timers
+from outplay.policies import Policy
+from outplay.rollout import PolicySpec, RolloutSpec, WorkerSet
+from outplay.streams import stream
+
+log = logging.getLogger("outplay")
+
+# An environment whose step takes longer than this is better stepped in several processes.
+_WORTH_WORKERS = 100e-6
+
+
+class Algorithm:
+    """One algorithm with its environments. Subclasses (PPO, A2C, PG) name their settings and their learner.
+
+    >>> with PPO(env="CartPole-v1", config={"num_workers": 2}) as trainer:
+    ...     for _ in range(10):
+    ...         result = trainer.train()
+    ...     checkpoint = trainer.save()
+    """
+
+    Config: ClassVar[type[AlgorithmConfig]]
+    Learner: ClassVar[type[Learner[Any]]]
+    with_value: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | AlgorithmConfig | None = None,
+        *,
+        folders: Iterable[Path] = (),
+    ) -> None:
+        given = config.model_dump() if isinstance(config, AlgorithmConfig) else dict(config or {})
+        env = given.pop("env", None) if env is None else env
+        given.pop("env", None)
+        if env is None:
+            raise ConfigError(f"{type(self).__name__} needs an environment: env='CartPole-v1', a class, an import path")
+        name, factory = find_env(env, folders)
+        self.config = validated(self.Config, {**given, "env": name}, f"{type(self).__name__} config")
+        self.env_spec = EnvSpec(
+            name,
+            factory,
+            self.config.env_config,
+            self.config.max_episode_steps,
+            self.config.frame_stack,
+            self.config.atari_preprocessing,
+        )
+        self.probe = probe_env(self.env_spec, self.config.seed)
+        self._resolve()
+        self.iteration = 0
+        self.timesteps = 0
+        self.seconds = 0.0
+        self.timers = Timers()
+        self.episodes = EpisodeWindow(self.config.metrics_num_episodes)
+        self.policy = self._policy_spec().make().to("cuda" if self.config.num_gpus else "cpu")
+        self.learner = self.Learner(self.policy, self.config)
+        self._workers: WorkerSet | None = None
+        self._states: list[GroupState] | None = None
+        self._evaluator: Evaluator | None = None
+        self._task_env: Any = None
+        self._action_rng = stream(self.config.seed, "single actions")
+
+    def _resolve(self) -> None:
+        """What `auto` means here, and what the user should know."""
+        config, probe = self.config, self.probe
+        if config.num_gpus and not torch.cuda.is_available():
+            raise ConfigError("num_gpus is 1, but torch finds no GPU; set num_gpus: 0")
+        if config.learner_threads == "auto":
+            threads = count_cpus() if any(leaf.is_image for leaf in probe.leaves) else 1
+            self.config = config = config.model_copy(update={"learner_threads": threads})
+        if config.num_envs_per_worker is not None:
+            log.warning("num_envs_per_worker is set: the result of this run depends on num_workers; num_envs does not")
+        if not probe.is_deterministic:
+            log.warning(
+                "environment %r gave two different episodes for one seed and the same actions: a resumed run will go "
+                "on, but not exactly as it would have", self.env_spec.name,
+            )  # fmt: skip
+
+    @property
+    def num_workers(self) -> int:
+        """How many worker processes there are to be; `auto` uses them where an environment is slow."""
+        if self.config.num_workers != "auto":
+            return int(self.config.num_workers)
+        pays = not self.probe.is_native and self.probe.step_seconds > _WORTH_WORKERS
+        return min(count_cpus(), self.config.num_env_groups) if pays and count_cpus() > 1 else 0
+
+    def _policy_spec(self) -> PolicySpec:
+        config = self.config
+        return PolicySpec(
+            self.probe.observation_space,
+            self.probe.action_space,
+            config.model,
+            config.seed,
+            self.with_value,
+            config.normalize_observations,
+            config.normalize_actions,
+            config.clip_actions,
+        )
+
+    def _rollout_spec(self) -> RolloutSpec:
+        config = self.config
+        return RolloutSpec(
+            self.env_spec,
+            self._policy_spec(),
+            config.seed,
+            split_envs(config.total_envs, config.num_env_groups),
+            config.fragment_length,
+            config.batch_mode == "complete_episodes",
+            config.explore,
+        )
+
+    @property
+    def workers(self) -> WorkerSet:
+        """The RolloutWorkers; they start when they are first needed."""
+        if self._workers is None:
+            weights = self.policy.snapshot(self.iteration)
+            self._workers = WorkerSet(self._rollout_spec(), self.num_workers, self._states, weights)
+        return self._workers
+
+    # One iteration.
+
+    def train(self) -> dict[str, Any]:
+        """Collect a batch, learn from it: one iteration. Returns its figures."""
+        started = time.perf_counter()
+        with self.timers("collect"):
+            fragments = self._collect()
+        with self.timers("join"):
+            batch = join(fragments)
+        with self.timers("learn"), self._learner_threads():
+            metrics = self.learner.update(batch, self.timesteps, self.iteration)
+            if self.config.normalize_observations:
+                self.learner.normalise_observations(batch)
+        self.iteration += 1
+        self.timesteps += batch.steps
+        for fragment in fragments:
+            self.episodes.add(fragment.episode_returns, fragment.episode_lengths)
+        evaluation = self._evaluation_if_due()
+        seconds = time.perf_counter() - started
+        self.seconds += seconds
+        result = {
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps,
+            **self.episodes.figures(),
+            "episodes_this_iter": sum(len(fragment.episode_returns) for fragment in fragments),
+            "time_this_iter_s": seconds,
+            "time_total_s": self.seconds,
+            "env_steps_per_s": batch.steps / seconds,
+            "learner": metrics,
+            "stages_s": self.timers.take(),
+            **({} if evaluation is None else {"evaluation": evaluation}),
+        }
+        self._next_task(result)
+        return result
+
+    def _collect(self) -> list[Fragment]:
+        """Fragments of `train_batch_size` steps or more, all from the present policy."""
+        weights = self.policy.snapshot(self.iteration + 1)
+        fragments: list[Fragment] = []
+        steps = 0
+        while steps < self.config.train_batch_size:
+            collected = self.workers.collect(weights)
+            fragments += collected
+            steps += sum(fragment.steps for fragment in collected)
+            for stage in ("act", "step"):
+                # Workers run side by side: the share of one is what the iteration waits for.
+                spent = sum(fragment.seconds[stage] for fragment in collected)
+                self.timers.add(f"collect/{stage}", spent / max(1, self.workers.num_workers))
+        return fragments
+
+    @contextmanager
+    def _learner_threads(self) -> Iterator[None]:
+        before = torch.get_num_threads()
+        wanted = self.config.learner_threads
+        assert isinstance(wanted, int)
+        torch.set_num_threads(wanted)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def _next_task(self, result: dict[str, Any]) -> None:
+        """Curriculum: what episodes that start from now on are about."""
+        if self.config.env_task_fn is None:
+            return
+        if self._task_env is None:
+            self._task_env = self.env_spec.make()
+        self.workers.set_task(self.config.env_task_fn(result, self._task_env.unwrapped, self.config.env_config))
+
+    # Evaluation.
+
+    def _evaluation_if_due(self) -> dict[str, Any] | None:
+        interval = self.config.evaluation_interval
+        return self.evaluate() if interval and self.iteration % interval == 0 else None
+
+    def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, Any]:
+        """Play episodes with the policy, or with that of a checkpoint, on seeds that training does not use.
+
+        How many is `evaluation_duration`; actions are the likeliest ones unless `evaluation_explore` is set.
+        """
+        policy = self.policy
+        if checkpoint is not None:
+            saved = read_checkpoint(find_checkpoint(checkpoint))
+            saving.check_fits(self, saved.state)
+            policy = self._policy_spec().make()
+            policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self._rollout_spec(), self.config.evaluation_num_workers)
+        with self.timers("evaluate"):
+            return self._evaluator.evaluate(
+                policy.snapshot(self._evaluator.next_version()),
+                self.iteration,
+                self.config.evaluation_duration,
+                self.config.evaluation_duration_unit,
+                self.config.evaluation_explore,
+            )
+
+    # Acting.
+
+    def get_policy(self) -> Policy:
+        return self.policy
+
+    def compute_single_action(
+        self, observation: Any, state: dict[str, Any] | None = None, explore: bool | None = None
+    ) -> Any:
+        """The action for one observation; with a recurrent `state`, (action, the next state, extras)."""
+        batch = {"": observation}
+        actions, next_state, extras = self._act(batch, state, explore)
+        if state is None:
+            return actions[""]
+        return actions[""], next_state, {name: array[0] for name, array in extras.items()}
+
+    def compute_actions(self, observations: Mapping[Any, Any], explore: bool | None = None) -> dict[Any, Any]:
+        """Actions for many observations by name, in one go.
+
+        >>> trainer.compute_actions({"left": obs1, "right": obs2})
+        {'left': 0, 'right': 1}
+        """
+        return self._act(observations, None, explore)[0] if observations else {}
+
+    def _act(
+        self, observations: Mapping[Any, Any], state: dict[str, Any] | None, explore: bool | None
+    ) -> tuple[dict[Any, Any], dict[str, Any], dict[str, np.ndarray]]:
+        rows = spaces.empty(self.policy.leaves, len(observations))
+        for row, observation in enumerate(observations.values()):
+            spaces.write(observation, self.policy.leaves, rows, row)
+        chosen = self.config.explore if explore is None else explore
+        actions, next_state, extras = self.policy.act(rows, state or {}, chosen, self._action_rng)
+        in_env = self.policy.to_env(actions)
+        return {name: _plain(in_env[row]) for row, name in enumerate(observations)}, next_state, extras
+
+    def get_config(self) -> dict[str, Any]:
+        """All settings, defaults included."""
+        return self.config.model_dump(mode="json")
+
+    # Saving.
+
+    def save(self, folder: str | Path | None = None) -> str:
+        """Write a checkpoint; its path. Without a folder: under ~/outplay_results."""
+        parent = Path(folder) if folder is not None else self._default_folder()
+        return str(write_checkpoint(saving.collect_state(self), parent / name_of(self.iteration)))
+
+    def _default_folder(self) -> Path:
+        from outplay.run import new_run_folder, results_folder
+
+        if not hasattr(self, "_folder"):
+            self._folder = new_run_folder(results_folder(None), "python", type(self).__name__, self.env_spec.name)
+        return self._folder / "checkpoints"
+
+    def restore(self, checkpoint: str | Path) -> None:
+        """Go on from a checkpoint of the same algorithm and spaces."""
+        saved = read_checkpoint(find_checkpoint(checkpoint))
+        saving.check_fits(self, saved.state)
+        if self._workers is not None:
+            self._workers.stop()
+            self._workers = None
+        self._states = saving.restore_state(self, saved)
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: str | Path, env: Any = None, trust: bool = False) -> Self:
+        """An algorithm as it was when it was saved.
+
+        An import path that stands only in the checkpoint is not imported: give `env` again, or `trust=True`.
+        """
+        folder = find_checkpoint(checkpoint)
+        state = read_state(folder)
+        config = dict(state["config"])
+        recorded = config.pop("env")
+        if env is None and is_import_path(recorded) and not trust:
+            raise CheckpointError(
+                f"checkpoint {folder} names the environment {recorded!r}, which would be imported; if you trust it, "
+                "give env= again, or trust=True"
+            )
+        trainer = cls(env=recorded if env is None else env, config=config)
+        trainer.restore(folder)
+        return trainer
+
+    def load_weights(self, checkpoint: str | Path) -> None:
+        """Take the weights of a checkpoint and nothing else: a new run from old weights."""
+        saved = read_checkpoint(find_checkpoint(checkpoint))
+        saving.check_spaces(self, saved.state)
+        self.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
+
+    def stop(self) -> None:
+        """Close the environments and end the workers."""
+        if self._workers is not None:
+            self._workers.stop()
+            self._workers = None
+        if self._evaluator is not None:
+            self._evaluator.stop()
+            self._evaluator = None
+        if self._task_env is not None:
+            self._task_env.close()
+            self._task_env = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _plain(action: Any) -> Any:
+    """A single number as Python's own, an array as it is."""
+    return action.item() if np.ndim(action) == 0 else action

@@ -1,0 +1,206 @@
+"""The Learner: owns the trained network and its optimizer. What on-policy algorithms share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outplay import returns
+from outplay.config import AlgorithmConfig, at
+from outplay.fragments import Batch
+from outplay.metrics import RunningMoments
+from outplay.optimizers import Optimizer
+from outplay.policies import Policy, is_normalisable
+from outplay.spaces import Leaves
+from outplay.streams import stream
+
+Array = np.ndarray
+C = TypeVar("C", bound=AlgorithmConfig)
+
+
+@dataclass
+class Estimates:
+    """What the critic makes of a Batch, (T, N) each."""
+
+    values: Array
+    advantages: Array
+    targets: Array
+
+
+@dataclass
+class Rows:
+    """Steps as rows, for the loss: the (T, N) of a Batch without what is not valid."""
+
+    observations: tuple[Tensor, ...]
+    actions: Tensor
+    old_params: Tensor
+    advantages: Tensor
+    targets: Tensor
+    old_values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def select(self, index: Any) -> Rows:
+        return Rows(
+            tuple(leaf[index] for leaf in self.observations),
+            *(getattr(self, name)[index] for name in ("actions", "old_params", "advantages", "targets", "old_values")),
+        )
+
+
+class Learner(Generic[C]):
+    """Learns from Batches. A subclass is one algorithm: it says how in `update`.
+
+    >>> learner = PPOLearner(policy, config)
+    >>> metrics = learner.update(batch, timesteps=2048, iteration=1)
+    """
+
+    def __init__(self, policy: Policy, config: C) -> None:
+        self.config = config
+        self.device = torch.device("cuda" if config.num_gpus else "cpu")
+        self.policy = policy
+        self.model = policy.model
+        self.distribution = policy.distribution
+        self.optimizer = Optimizer(policy.parameters, policy.flat, config.optimizer)
+        self.moments = {i: RunningMoments(leaf.shape) for i, leaf in enumerate(policy.leaves) if is_normalisable(leaf)}
+        self.value_moments = (0.0, 0.0, 0.0)  # weight, mean and mean square of what values are to be
+
+    def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
+        """Learn from a Batch: the metrics of it. `timesteps` before it, `iteration` that it belongs to."""
+        raise TypeError(f"{type(self).__name__} does not say how it learns")
+
+    # What an update is made of.
+
+    def rewards(self, batch: Batch) -> Array:
+        """Rewards as they are learned from."""
+        scaled = batch.rewards * np.float32(self.config.reward_scale)
+        limit = self.config.clip_rewards
+        return scaled if limit is None else scaled.clip(-limit, limit)
+
+    def tensors(self, observations: Leaves) -> tuple[Tensor, ...]:
+        return tuple(self.tensor(leaf) for leaf in observations)
+
+    def tensor(self, array: Array) -> Tensor:
+        # Arrays from another process are read-only, and torch would warn; nothing here writes into them.
+        if not array.flags.writeable:
+            array = array.copy()
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    @torch.no_grad()
+    def values_of(self, observations: Leaves) -> Array:
+        if not len(observations[0]):
+            return np.zeros(0, np.float32)
+        return self.model.value(self.tensors(observations)).cpu().numpy()
+
+    def estimates(self, batch: Batch, lambda_: float, use_gae: bool = True) -> Estimates:
+        """Values, advantages and the targets of the values, with the value after each episode's end as it should be."""
+        shape = batch.rewards.shape
+        if "value" in batch.extras:
+            values = batch.extras["value"]
+        else:
+            flat = tuple(leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observations)
+            values = self.values_of(flat).reshape(shape)
+        following = returns.next_values(
+            values,
+            self.values_of(batch.last_observations),
+            batch.terminated,
+            self.values_of(batch.final_observations),
+            batch.final_steps,
+            batch.final_lanes,
+        )
+        rewards, ended = self.rewards(batch), batch.terminated | batch.truncated
+        advantages = returns.gae(rewards, values, following, ended, self.config.gamma, lambda_ if use_gae else 1.0)
+        return Estimates(values, advantages, advantages + values)
+
+    def rows(self, batch: Batch, estimates: Estimates, standardize: bool) -> Rows:
+        advantages = batch.rows(estimates.advantages)
+        if standardize:
+            advantages = returns.standardized(advantages)
+        return Rows(
+            self.tensors(batch.observation_rows()),
+            self.tensor(batch.rows(batch.actions)),
+            self.tensor(batch.rows(batch.extras["dist"])),
+            self.tensor(advantages),
+            self.tensor(batch.rows(estimates.targets)),
+            self.tensor(batch.rows(estimates.values)),
+        )
+
+    def lr(self, timesteps: int) -> float:
+        return at(self.config.lr_schedule, self.config.lr, timesteps)
+
+    def minibatches(self, rows: Rows, size: int, iteration: int, epoch: int, shuffle: bool) -> Iterator[Rows]:
+        """All rows once, in pieces of about `size`, shuffled by the run's own stream."""
+        if shuffle:
+            order = stream(self.config.seed, "minibatches", iteration, epoch).permutation(len(rows))
+            rows = rows.select(torch.from_numpy(order).to(self.device))
+        pieces = -(-len(rows) // size)
+        edges = [len(rows) * i // pieces for i in range(pieces + 1)]
+        for begin, end in itertools.pairwise(edges):
+            yield rows.select(slice(begin, end))
+
+    # The normalisers: they change once per iteration, here, from the whole Batch in EnvGroup order.
+
+    @torch.no_grad()
+    def normalise_values(self, targets: Array) -> None:
+        """Follow the scale of the values. The network's outputs, in units of reward, stay what they were.
+
+        Van Hasselt et al., "Learning values across many orders of magnitude", 2016.
+        """
+        keep = 0.9
+        weight, mean, square = self.value_moments
+        weight = keep * weight + (1 - keep)
+        mean = keep * mean + (1 - keep) * float(targets.mean(dtype=np.float64))
+        square = keep * square + (1 - keep) * float(np.square(targets, dtype=np.float64).mean())
+        self.value_moments = (weight, mean, square)
+        new_mean = mean / weight
+        new_scale = max(square / weight - new_mean**2, 1e-8) ** 0.5
+        head, old_mean, old_scale = self.model.value_head, self.model.value_mean, self.model.value_scale
+        head.weight.mul_(old_scale / new_scale)
+        head.bias.mul_(old_scale).add_(old_mean - new_mean).div_(new_scale)
+        old_mean.fill_(new_mean)
+        old_scale.fill_(new_scale)
+
+    @torch.no_grad()
+    def normalise_observations(self, batch: Batch) -> None:
+        for i, moments in self.moments.items():
+            moments.update(batch.rows(batch.observations[i]))
+            mean, scale = getattr(self.model, f"observation_mean_{i}"), getattr(self.model, f"observation_scale_{i}")
+            mean.copy_(torch.from_numpy(moments.mean))
+            scale.copy_(torch.from_numpy(1.0 / np.sqrt(moments.variance + 1e-8)))
+
+    # Saving.
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """(what is written as JSON, what is written as tensors) beside the weights."""
+        moments = {
+            f"moments.{i}.{name}": torch.from_numpy(np.array(value))
+            for i, m in self.moments.items()
+            for name, value in (("mean", m.mean), ("variance", m.variance))
+        }
+        counts = {str(i): m.count for i, m in self.moments.items()}
+        return {"value_moments": list(self.value_moments), "counts": counts}, {**self.optimizer.state(), **moments}
+
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.value_moments = tuple(state["value_moments"])
+        for i, moments in self.moments.items():
+            moments.count = float(state["counts"][str(i)])
+            moments.mean = tensors[f"moments.{i}.mean"].numpy()
+            moments.variance = tensors[f"moments.{i}.variance"].numpy()
+        self.optimizer.load(tensors)
+
+
+def mean_metrics(pieces: list[dict[str, Tensor]]) -> dict[str, float]:
+    """The mean of each metric over minibatches."""
+    return {name: float(torch.stack([piece[name] for piece in pieces]).mean()) for name in pieces[0]}
+
+
+def explained_variance(predicted: Array, actual: Array) -> float:
+    """1 if the values say all about the returns, 0 if no more than their mean does."""
+    variance = float(actual.var())
+    return 0.0 if variance == 0 else 1.0 - float((actual - predicted).var()) / variance

@@ -1,0 +1,153 @@
+"""PPO: proximal policy optimisation (Schulman et al. 2017), with an optional penalty on the KL divergence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from outplay import returns
+from outplay.algorithms.algorithm import Algorithm
+from outplay.algorithms.learner import Estimates, Learner, Rows, explained_variance, mean_metrics
+from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at
+from outplay.fragments import Batch
+from outplay.policies import Policy
+
+
+class PPOConfig(AlgorithmConfig):
+    """Settings of PPO. One set of defaults, whatever the environment."""
+
+    num_envs: Positive = Field(16, description="How many environments there are in all.")
+    train_batch_size: Positive = Field(2048, description="Steps per iteration; at least so many are collected.")
+    lr: NotNegative = Field(1e-3, description="The learning rate.")
+    grad_clip: float | None = Field(
+        0.5, gt=0, description="Gradients longer than this are shortened to it (the norm over all parameters)."
+    )
+    use_critic: bool = Field(True, description="Learn a value and measure advantages against it; else use returns.")
+    use_gae: bool = Field(True, description="Estimate advantages with lambda_; else as with lambda_ = 1.")
+    lambda_: Fraction = Field(
+        0.95, alias="lambda", description="GAE's λ: 1 trusts the rewards seen, 0 the value of the next observation."
+    )
+    kl_coeff: NotNegative = Field(
+        0.0, description="Weight of the KL divergence from the policy that acted; adapted so that it nears kl_target."
+    )
+    kl_target: NotNegative = Field(
+        0.01, description="Above twice this, kl_coeff grows by half; below half of it, it is halved."
+    )
+    sgd_minibatch_size: Positive = Field(256, description="Steps per gradient.")
+    num_sgd_iter: Positive = Field(10, description="How often each step is learned from.")
+    shuffle_sequences: bool = Field(True, description="Shuffle steps into minibatches; else take them in order.")
+    normalize_advantages: bool = Field(True, description="Shift and scale advantages to mean 0 and deviation 1.")
+    normalize_values: bool = Field(
+        True, description="Let the value network predict returns shifted and scaled to deviation 1."
+    )
+    vf_loss_coeff: NotNegative = Field(0.5, description="Weight of the value's squared error.")
+    vf_clip_param: float | None = Field(
+        None, gt=0, description="Squared errors of the value above this (in its normalised units) do not count further."
+    )
+    entropy_coeff: NotNegative = Field(0.0, description="Weight of the policy's entropy, which keeps it exploring.")
+    entropy_coeff_schedule: Schedule | None = Field(
+        None, description="entropy_coeff as [[step, value], …], linear in between; then entropy_coeff is not used."
+    )
+    clip_param: NotNegative = Field(
+        0.2, description="An action's probability gains nothing from changing by more than this share."
+    )
+
+
+class PPOLearner(Learner[PPOConfig]):
+    def __init__(self, policy: Policy, config: PPOConfig) -> None:
+        super().__init__(policy, config)
+        self.kl_coeff = config.kl_coeff
+
+    def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
+        config = self.config
+        estimates = self.estimates(batch, config.lambda_, config.use_gae) if config.use_critic else self._returns(batch)
+        if config.use_critic and config.normalize_values:
+            self.normalise_values(batch.rows(estimates.targets))
+        rows = self.rows(batch, estimates, config.normalize_advantages)
+        lr = self.lr(timesteps)
+        entropy_coeff = at(config.entropy_coeff_schedule, config.entropy_coeff, timesteps)
+
+        pieces, norms = [], []
+        for epoch in range(config.num_sgd_iter):
+            for piece in self.minibatches(rows, config.sgd_minibatch_size, iteration, epoch, config.shuffle_sequences):
+                loss, metrics = self.loss(piece, entropy_coeff)
+                norms.append(self.optimizer.step(loss, lr, config.grad_clip))
+                pieces.append(metrics)
+
+        means = mean_metrics(pieces)
+        self._adapt_kl_coeff(means["kl"])
+        return {
+            **means,
+            "grad_norm": float(np.mean(norms)),
+            "explained_variance": explained_variance(batch.rows(estimates.values), batch.rows(estimates.targets)),
+            "lr": lr,
+            "entropy_coeff": entropy_coeff,
+            "kl_coeff": self.kl_coeff,
+        }
+
+    def loss(self, rows: Rows, entropy_coeff: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """−min(ρA, clip(ρ, 1−ε, 1+ε)A) + c_v (V − target)² − c_e H + c_kl KL(old ‖ new), averaged over the rows."""
+        config = self.config
+        if config.use_critic:
+            params, values = self.model.both(rows.observations)
+            value_loss = (values - self.model.normalised(rows.targets)) ** 2
+            if config.vf_clip_param is not None:
+                value_loss = value_loss.clamp(max=config.vf_clip_param)
+        else:
+            params, value_loss = self.model.policy(rows.observations), torch.zeros(())
+        log_prob = self.distribution.log_prob(params, rows.actions)
+        ratio = (log_prob - self.distribution.log_prob(rows.old_params, rows.actions)).exp()
+        clipped = ratio.clamp(1 - config.clip_param, 1 + config.clip_param)
+        policy_loss = -torch.minimum(ratio * rows.advantages, clipped * rows.advantages).mean()
+        kl = self.distribution.kl(rows.old_params, params).mean()
+        entropy = self.distribution.entropy(params).mean()
+        value_loss = value_loss.mean()
+        loss = policy_loss + config.vf_loss_coeff * value_loss - entropy_coeff * entropy
+        if self.kl_coeff:
+            loss = loss + self.kl_coeff * kl
+        with torch.no_grad():
+            metrics = {
+                "total_loss": loss.detach(),
+                "policy_loss": policy_loss.detach(),
+                "vf_loss": value_loss.detach(),
+                "entropy": entropy.detach(),
+                "kl": kl.detach(),
+                "clip_fraction": (ratio != clipped).float().mean(),
+            }
+        return loss, metrics
+
+    def _returns(self, batch: Batch) -> Estimates:
+        """Without a critic: the rewards to come, as far as they were seen."""
+        ended = batch.terminated | batch.truncated
+        seen = returns.discounted_returns(self.rewards(batch), ended, self.config.gamma)
+        return Estimates(np.zeros_like(seen), seen, seen)
+
+    def _adapt_kl_coeff(self, kl: float) -> None:
+        if kl > 2 * self.config.kl_target:
+            self.kl_coeff *= 1.5
+        elif kl < 0.5 * self.config.kl_target:
+            self.kl_coeff *= 0.5
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        state, tensors = super().state()
+        return {**state, "kl_coeff": self.kl_coeff}, tensors
+
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().load(state, tensors)
+        self.kl_coeff = float(state["kl_coeff"])
+
+
+class PPO(Algorithm):
+    """Proximal policy optimisation.
+
+    >>> with PPO(env="CartPole-v1", config={"num_workers": 2, "lr": 1e-3}) as trainer:
+    ...     result = trainer.train()
+    ...     path = trainer.save()
+    """
+
+    Config = PPOConfig
+    Learner = PPOLearner

@@ -1,0 +1,138 @@
+"""What of an Algorithm is in a checkpoint, and how it comes back."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import outplay
+from outplay.checkpoint import Checkpoint
+from outplay.envs import GroupState
+from outplay.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from outplay.algorithms.algorithm import Algorithm
+
+log = logging.getLogger("outplay")
+
+# What EnvGroups are made from: only where these are the same can their state be restored.
+_OF_GROUPS = (
+    "seed", "env_config", "num_envs", "num_envs_per_worker", "num_env_groups", "max_episode_steps", "frame_stack",
+    "atari_preprocessing", "batch_mode",
+)  # fmt: skip
+
+
+def collect_state(algorithm: Algorithm) -> Checkpoint:
+    learner, tensors = algorithm.learner.state()
+    states = algorithm.workers.states if algorithm._workers is not None else algorithm._states
+    groups, arrays = _groups_to_disk(states or [])
+    state = {
+        "outplay": outplay.__version__,
+        "algorithm": type(algorithm).__name__,
+        "env": algorithm.env_spec.name,
+        "observation_space": str(algorithm.probe.observation_space),
+        "action_space": str(algorithm.probe.action_space),
+        "config": algorithm.get_config(),
+        "training_iteration": algorithm.iteration,
+        "timesteps_total": algorithm.timesteps,
+        "time_total_s": algorithm.seconds,
+        "episodes": algorithm.episodes.state(),
+        "learner": learner,
+        "groups": groups,
+        "exact": algorithm.probe.is_deterministic and all(s.is_exact for s in states or []),
+    }
+    return Checkpoint(state, dict(algorithm.policy.model.state_dict()), tensors, arrays)
+
+
+def restore_state(algorithm: Algorithm, saved: Checkpoint) -> list[GroupState] | None:
+    """Put a checkpoint into an algorithm; the states of its EnvGroups, if they fit."""
+    state = saved.state
+    algorithm.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
+    try:
+        algorithm.learner.load(state["learner"], saved.optimizer)
+        algorithm.iteration = int(state["training_iteration"])
+        algorithm.timesteps = int(state["timesteps_total"])
+        algorithm.seconds = float(state["time_total_s"])
+        algorithm.episodes.load(state["episodes"])
+        states = _groups_from_disk(state["groups"], saved.envs)
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
+    config = algorithm.get_config()
+    changed = [name for name in _OF_GROUPS if config[name] != state["config"].get(name)]
+    if changed:
+        log.warning("%s differ from the checkpoint's: the environments begin anew", ", ".join(changed))
+        return None
+    if not state["exact"]:
+        log.warning(
+            "this checkpoint cannot be resumed exactly: an environment is not deterministic, or an episode is long"
+        )
+    return states or None
+
+
+def check_fits(algorithm: Algorithm, state: dict[str, Any]) -> None:
+    if state["algorithm"] != type(algorithm).__name__:
+        raise CheckpointError(f"the checkpoint is of {state['algorithm']}, not of {type(algorithm).__name__}")
+    check_spaces(algorithm, state)
+
+
+def check_spaces(algorithm: Algorithm, state: dict[str, Any]) -> None:
+    for name in ("observation_space", "action_space"):
+        here = str(getattr(algorithm.probe, name))
+        if state[name] != here:
+            raise CheckpointError(
+                f"the checkpoint is of another environment: its {name.replace('_', ' ')} is {state[name]} "
+                f"({state['env']}), here it is {here} ({algorithm.env_spec.name})"
+            )
+
+
+def _groups_to_disk(states: list[GroupState]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    groups, arrays = [], {}
+    for index, state in enumerate(states):
+        group = {
+            "lanes": state.lanes,
+            "fragments": state.fragments,
+            "episodes": state.episodes.tolist(),
+            "returns": state.returns.tolist(),
+            "lengths": state.lengths.tolist(),
+            "task": state.task,
+            "tasks": state.tasks,
+        }
+        if state.vector is not None:
+            group["vector"] = {k: v for k, v in state.vector.items() if not isinstance(v, np.ndarray)}
+            for name, value in state.vector.items():
+                if isinstance(value, np.ndarray):
+                    arrays[f"{index}.vector.{name}"] = value
+        else:
+            for lane, pieces in enumerate(state.actions):
+                if pieces:
+                    arrays[f"{index}.actions.{lane}"] = np.concatenate(pieces)
+        groups.append(group)
+    return groups, arrays
+
+
+def _groups_from_disk(groups: list[dict[str, Any]], arrays: dict[str, np.ndarray]) -> list[GroupState]:
+    states = []
+    for index, group in enumerate(groups):
+        prefix = f"{index}.vector."
+        vector = None
+        if "vector" in group:
+            saved = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+            vector = {**group["vector"], **saved}
+        lanes = int(group["lanes"])
+        logs = [arrays.get(f"{index}.actions.{lane}") for lane in range(lanes)]
+        states.append(
+            GroupState(
+                lanes=lanes,
+                fragments=int(group["fragments"]),
+                episodes=np.array(group["episodes"], np.int64),
+                returns=np.array(group["returns"], np.float64),
+                lengths=np.array(group["lengths"], np.int64),
+                actions=[[] if log is None else [log] for log in logs],
+                vector=vector,
+                task=group["task"],
+                tasks=list(group["tasks"]),
+            )
+        )
+    return states

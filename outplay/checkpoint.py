@@ -1,0 +1,161 @@
+"""Checkpoints on disk: tensors as safetensors, everything else as JSON; nothing that could be executed.
+
+    checkpoint_000010/
+      weights.safetensors     the network
+      optimizer.safetensors   what the learner knows besides
+      envs.safetensors        what environments are rebuilt from
+      state.json              counters, settings, spaces
+      manifest.json           the hash of each of these
+
+A checkpoint appears by a rename after everything in it is on the disk, or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from outplay.errors import CheckpointError, RunError
+
+FORMAT = 1
+_NAME = re.compile(r"^checkpoint_(\d{6,})$")
+_TENSORS = ("weights", "optimizer")
+
+
+@dataclass
+class Checkpoint:
+    """What is saved."""
+
+    state: dict[str, Any]
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    envs: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def write_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
+    """Write a checkpoint to `folder`. If that fails, nothing is left of it and what was there before still is."""
+    from safetensors.numpy import save as save_arrays
+    from safetensors.torch import save
+
+    contiguous = {name: {k: t.contiguous() for k, t in getattr(checkpoint, name).items()} for name in _TENSORS}
+    files = {f"{name}.safetensors": save(tensors) for name, tensors in contiguous.items()}
+    files["envs.safetensors"] = save_arrays({k: np.ascontiguousarray(a) for k, a in checkpoint.envs.items()})
+    files["state.json"] = json.dumps({"format": FORMAT, **checkpoint.state}, indent=1).encode()
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    files["manifest.json"] = json.dumps(hashes, indent=1).encode()
+
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for name, data in files.items():
+            write_file(temporary / name, data)
+        _sync_folder(temporary)
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+        _sync_folder(folder.parent)
+    except OSError as error:
+        raise RunError(f"the checkpoint {folder} could not be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def write_file(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # some file systems cannot
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The JSON part of a checkpoint, verified."""
+    state = json.loads(_verified(folder, "state.json"))
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else None
+        raise CheckpointError(f"checkpoint {folder} has format {found}, this version of Outplay reads format {FORMAT}")
+    return state
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """A checkpoint, verified by its hashes."""
+    from safetensors.numpy import load as load_arrays
+    from safetensors.torch import load
+
+    state = read_state(folder)
+    weights, optimizer = (load(_verified(folder, f"{name}.safetensors")) for name in _TENSORS)
+    return Checkpoint(state, weights, optimizer, load_arrays(_verified(folder, "envs.safetensors")))
+
+
+def _verified(folder: Path, name: str) -> bytes:
+    try:
+        hashes = json.loads((folder / "manifest.json").read_bytes())
+        data = (folder / name).read_bytes()
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename)).name
+        raise CheckpointError(f"{folder} is no checkpoint, or not a whole one: it has no {missing}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {folder} is damaged: {error}") from error
+    if not isinstance(hashes, dict) or hashlib.sha256(data).hexdigest() != hashes.get(name):
+        raise CheckpointError(f"checkpoint {folder} is damaged: {name} is not what was written")
+    return data
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    found = [(int(match[1]), path) for path in folder.glob("checkpoint_*") if (match := _NAME.match(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def name_of(iteration: int) -> str:
+    return f"checkpoint_{iteration:06d}"
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """A checkpoint from what a user wrote: itself, a file in it, or the run that it belongs to (its newest)."""
+    path = Path(path).expanduser()
+    if (path / "manifest.json").exists():
+        return path
+    if path.is_file() and (path.parent / "manifest.json").exists():
+        return path.parent
+    for folder in (path, path / "checkpoints"):
+        if found := checkpoints_in(folder):
+            return next(newest_valid(found))[0]
+    if not path.exists():
+        raise CheckpointError(f"there is no checkpoint and no run at {path}")
+    raise CheckpointError(f"{path} is no checkpoint and holds none")
+
+
+def newest_valid(checkpoints: list[Path]) -> Iterator[tuple[Path, list[str]]]:
+    """The checkpoints that can be read, newest first, each with what was wrong with newer ones."""
+    damaged: list[str] = []
+    for path in reversed(checkpoints):
+        try:
+            read_checkpoint(path)
+        except CheckpointError as error:
+            damaged.append(str(error))
+            continue
+        yield path, list(damaged)
+    raise CheckpointError("none of the checkpoints can be read: " + "; ".join(damaged))

@@ -1,0 +1,122 @@
+"""How a run shows itself: a live panel on a terminal, lines elsewhere, JSON when asked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from outplay.sinks import as_json as to_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from outplay.run import Run
+
+Show = Callable[[dict[str, Any]], None]
+
+_BARS = "▁▂▃▄▅▆▇█"
+_CURVE = 60  # characters
+
+
+@contextmanager
+def display(run: Run, as_json: bool) -> Iterator[Show]:
+    """The function that is to be called with each result."""
+    if as_json:
+        yield lambda result: print(to_json(result), flush=True)
+    elif sys.stdout.isatty():
+        with _panel(run) as show:
+            yield show
+    else:
+        yield lambda result: typer.echo(line(result))
+
+
+def line(result: dict[str, Any]) -> str:
+    """One iteration in one line."""
+    mean, least, greatest = (result[f"episode_return_{name}"] for name in ("mean", "min", "max"))
+    returns = "no episode yet" if math.isnan(mean) else f"return {mean:.1f} ({least:.1f} to {greatest:.1f})"
+    evaluation = result.get("evaluation")
+    evaluated = "" if evaluation is None else f"  evaluation {evaluation['episode_return_mean']:.1f}"
+    return (
+        f"iteration {result['training_iteration']}  steps {result['timesteps_total']:,}  {returns}  "
+        f"{result['env_steps_per_s']:,.0f} steps/s  {result['time_total_s']:.1f} s{evaluated}"
+    )
+
+
+@contextmanager
+def _panel(run: Run) -> Iterator[Show]:
+    from rich.live import Live
+
+    returns: list[float] = []
+    with Live(_empty(run), refresh_per_second=8, transient=False) as live:
+
+        def show(result: dict[str, Any]) -> None:
+            if not math.isnan(result["episode_return_mean"]):
+                returns.append(result["episode_return_mean"])
+            live.update(_drawn(run, result, returns))
+
+        yield show
+
+
+def _empty(run: Run) -> RenderableType:
+    from rich.panel import Panel
+
+    return Panel("the first iteration runs …", title=_title(run))
+
+
+def _title(run: Run) -> str:
+    return f"{type(run.algorithm).__name__} on {run.algorithm.env_spec.name}"
+
+
+def _drawn(run: Run, result: dict[str, Any], returns: list[float]) -> RenderableType:
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("iteration", f"{result['training_iteration']:,}", "steps", f"{result['timesteps_total']:,}")
+    facts.add_row("episodes", f"{result['episodes_total']:,}", "steps/s", f"{result['env_steps_per_s']:,.0f}")
+    facts.add_row("return", _number(result["episode_return_mean"]), "time", f"{result['time_total_s']:.1f} s")
+    if "evaluation" in result:
+        facts.add_row("evaluation", _number(result["evaluation"]["episode_return_mean"]))
+    goal = Table.grid(padding=(0, 2))
+    goal.add_column()
+    goal.add_column(width=40)
+    goal.add_row(_goal(run), ProgressBar(total=1.0, completed=run.progress(result)))
+    stages = {name: seconds for name, seconds in result["stages_s"].items() if "/" not in name}
+    whole = sum(stages.values()) or 1.0
+    shares = "   ".join(
+        f"{name} {seconds / whole:.0%}" for name, seconds in sorted(stages.items(), key=lambda s: -s[1])
+    )
+    return Panel(Group(goal, facts, f"return   {sparkline(returns)}", f"stages   {shares}"), title=_title(run))
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.1f}"
+
+
+def _goal(run: Run) -> str:
+    stop = run.experiment.stop
+    return "until " + " or ".join(f"{name} ≥ {value:g}" for name, value in stop.items()) if stop else "until Ctrl-C"
+
+
+def sparkline(values: list[float], width: int = _CURVE) -> str:
+    """A curve in one line of text.
+
+    >>> sparkline([0.0, 5.0, 10.0])
+    '▁▄█'
+    """
+    if len(values) > width:  # means of equal pieces
+        edges = [len(values) * i // width for i in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(_BARS[int((value - low) / span * (len(_BARS) - 1))] for value in values)

@@ -1,0 +1,80 @@
+"""`outplay evaluate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outplay.errors import ConfigError
+
+
+def evaluate(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A checkpoint, or a run: its newest one.")
+    ],
+    episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes to play; 10 unless given.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="How many steps to play, instead of episodes.")] = None,
+    run: Annotated[str | None, typer.Option(help="The algorithm; must match the checkpoint.")] = None,
+    env: Annotated[str | None, typer.Option(help="The environment; must match the checkpoint.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Which episodes are played; the run's seed unless given.")] = None,
+    explore: Annotated[
+        bool, typer.Option("--explore", help="Draw actions at random instead of taking the likeliest.")
+    ] = False,
+    video: Annotated[Path | None, typer.Option(help="Write a video of one more episode to this file (.mp4).")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Import the environment that the checkpoint names.")] = False,
+    results_dir: Annotated[Path | None, typer.Option(help="Where runs lie, if not in ~/outplay_results.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
+) -> None:
+    """Play episodes with a trained policy, on seeds that training did not use."""
+    if episodes is not None and steps is not None:
+        raise ConfigError("--episodes and --steps cannot be combined")
+    from outplay.algorithms import find_algorithm
+    from outplay.checkpoint import find_checkpoint, read_state
+    from outplay.errors import CheckpointError
+    from outplay.run import allowed_env, find_run, results_folder
+    from outplay.sinks import as_json as to_json
+    from outplay.video import record_video
+
+    try:
+        folder = find_checkpoint(checkpoint)
+    except CheckpointError:
+        if Path(checkpoint).exists():
+            raise
+        folder = find_checkpoint(find_run(checkpoint, results_folder(results_dir)))
+    state = read_state(folder)
+    if run is not None and find_algorithm(run).__name__ != state["algorithm"]:
+        raise CheckpointError(f"checkpoint {folder} is of {state['algorithm']}, not of {run}")
+    if env is not None and env != state["env"]:
+        raise CheckpointError(f"checkpoint {folder} was trained on {state['env']!r}, not on {env!r}")
+    allowed_env(state["env"], env, trust, f"checkpoint {folder}")
+    config = {
+        **{key: value for key, value in state["config"].items() if key != "env"},
+        "evaluation_duration": steps or episodes or 10,
+        "evaluation_duration_unit": "timesteps" if steps else "episodes",
+        "evaluation_explore": explore,
+        "evaluation_num_workers": 0,
+        "num_gpus": 0,
+        **({} if seed is None else {"seed": seed}),
+    }
+    with find_algorithm(state["algorithm"])(env=state["env"], config=config) as algorithm:
+        algorithm.load_weights(folder)
+        figures = algorithm.evaluate()
+        if video is not None:
+            figures["video"] = str(video)
+            figures["video_return"] = record_video(
+                algorithm.env_spec, algorithm.policy, video, algorithm.config.seed, explore
+            )
+    if as_json:
+        typer.echo(json.dumps(json.loads(to_json(figures))))
+        return
+    typer.echo(f"{state['algorithm']} on {state['env']}, iteration {state['training_iteration']} ({folder})")
+    typer.echo(
+        f"{figures['episodes']} episodes, {figures['timesteps']:,} steps: return {figures['episode_return_mean']:.2f} "
+        f"({figures['episode_return_min']:.2f} to {figures['episode_return_max']:.2f}), "
+        f"length {figures['episode_len_mean']:.1f}"
+    )
+    if video is not None:
+        typer.echo(f"video {video}: return {figures['video_return']:.2f}")

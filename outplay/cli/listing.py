@@ -1,0 +1,88 @@
+"""`outplay runs`, `outplay recipes`, `outplay check-env`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def runs(
+    results_dir: Annotated[Path | None, typer.Option(help="Where runs lie, if not in ~/outplay_results.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False,
+) -> None:
+    """List runs with their last figures, newest last."""
+    results = Path(results_dir or os.environ.get("OUTPLAY_RESULTS") or "~/outplay_results").expanduser()
+    found = [row for path in results.glob("*/*/config.yaml") if (row := _row(path.parent, results)) is not None]
+    found.sort(key=lambda row: row["updated"] or "")
+    if as_json:
+        for row in found:
+            typer.echo(json.dumps(row))
+        return
+    if not found:
+        typer.echo(f"no runs in {results}; start one: outplay train cartpole")
+        return
+    width = max(len(row["run"]) for row in found)
+    typer.echo(f"{'run':<{width}}  {'state':<9}{'iter':>6}{'steps':>12}{'return':>9}  updated")
+    for row in found:
+        value = "" if row["episode_return_mean"] is None else f"{row['episode_return_mean']:.1f}"
+        typer.echo(
+            f"{row['run']:<{width}}  {row['state']:<9}{row['training_iteration']:>6}{row['timesteps_total']:>12,}"
+            f"{value:>9}  {row['updated']}"
+        )
+    typer.echo(f"in {results}")
+
+
+def _row(folder: Path, results: Path) -> dict[str, Any] | None:
+    try:
+        status = json.loads((folder / "status.json").read_text())
+    except (OSError, ValueError):
+        return None  # made a moment ago, or not a run
+    state = status["state"]
+    if state == "running" and not _is_alive(status["pid"]):
+        state = "killed"
+    keys = ("training_iteration", "timesteps_total", "episode_return_mean", "updated")
+    return {"run": str(folder.relative_to(results)), "state": state, **{key: status.get(key) for key in keys}}
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def recipes() -> None:
+    """List the recipes that ship: outplay train RECIPE."""
+    from outplay.experiments import load_recipe, recipe_names
+
+    names = recipe_names()
+    width = max(map(len, names))
+    for name in names:
+        typer.echo(f"{name:<{width}}  {load_recipe(name).description}")
+
+
+def check_env(
+    env: Annotated[str, typer.Argument(help="A Gymnasium id, or an import path (module:Class).")],
+    config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of env_config; may be repeated.")] = None,
+) -> None:
+    """Tell what is wrong with an environment."""
+    from outplay.envs.check import check_env as check
+    from outplay.envs.lookup import EnvSpec, find_env
+    from outplay.experiments import parse_setting
+
+    name, factory = find_env(env)
+    spec = EnvSpec(name, factory, dict(parse_setting(text, "--config") for text in config or []))
+    problems = 0
+    for kind, sentence in check(spec):
+        typer.echo(f"{kind:<8} {sentence}")
+        problems += kind == "problem"
+    typer.echo("no problem found" if not problems else f"{problems} problem{'s' if problems > 1 else ''} found")
+    if problems:
+        raise typer.Exit(2)

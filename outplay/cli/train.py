@@ -1,0 +1,232 @@
+"""`outplay train`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outplay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outplay.experiments import Experiment
+    from outplay.run import Run
+
+
+def train(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe that ships: `outplay recipes` lists them.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="An experiment file (YAML).")] = None,
+    env: Annotated[str | None, typer.Option(help="A Gymnasium id, or an import path (module:Class).")] = None,
+    run: Annotated[str | None, typer.Option(help="The algorithm: PG, A2C or PPO (the default).")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE: end when the metric reaches it; repeatable.")
+    ] = None,
+    config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE: a setting, as lr=0.001; repeatable.")] = None,
+    num_workers: Annotated[str | None, typer.Option(help="Processes that collect: 0, 1, 2 … or auto.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Where workers run: inline, process (the default) or ray.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --engine ray: the cluster to join (auto, host:port).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Where all randomness comes from.")] = None,
+    name: Annotated[str | None, typer.Option(help="The experiment's name.")] = None,
+    results_dir: Annotated[Path | None, typer.Option(help="Where runs go; ~/outplay_results unless given.")] = None,
+    checkpoint_freq: Annotated[int | None, typer.Option(help="Save every so many iterations.")] = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run, exactly where it was.")] = None,
+    init_from: Annotated[str | None, typer.Option(help="Start from the weights of this run or checkpoint.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="With --resume: import the environment it names.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the whole configuration, and do nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per iteration.")] = False,
+) -> None:
+    """Train an agent: a recipe, an experiment file, or any environment.
+
+    outplay train cartpole; outplay train --env Acrobot-v1 --stop timesteps_total=100000; outplay train -f custom.yml
+    """
+    overrides = _Overrides(env, run, stop, config, num_workers, seed, name, checkpoint_freq)
+    _check_sources(recipe, file, env, resume, init_from)
+    if resume is not None:
+        jobs = None
+    else:
+        jobs = [overrides.apply(experiment) for experiment in _experiments(recipe, file, overrides)]
+        if name is not None and len(jobs) > 1:
+            raise ConfigError(f"--name is for one experiment, and {file} holds {len(jobs)}")
+    folders = [] if file is None else [file.parent]
+    if dry_run:
+        _print_configuration(jobs or [overrides.apply_to_run(resume, results_dir)], folders)
+        return
+    _start_engine(engine, address)
+    if jobs is None:
+        _train(lambda: overrides.resumed(resume, results_dir, trust, folders), as_json)
+    for job in jobs or []:
+        _train(lambda job=job: _created(job, results_dir, folders, init_from), as_json)
+
+
+class _Overrides:
+    """What the command line says over a recipe, a file or an old run."""
+
+    def __init__(
+        self,
+        env: str | None,
+        run: str | None,
+        stop: list[str] | None,
+        config: list[str] | None,
+        num_workers: str | None,
+        seed: int | None,
+        name: str | None,
+        checkpoint_freq: int | None,
+    ) -> None:
+        from outplay.experiments import checked_metric, parse_setting
+
+        self.env = env
+        self.stop = {checked_metric(k, "--stop"): v for k, v in (parse_setting(text, "--stop") for text in stop or [])}
+        self.settings = [parse_setting(text, "--config") for text in config or []]
+        if num_workers is not None:
+            self.settings.append(("num_workers", num_workers if num_workers == "auto" else _whole(num_workers)))
+        if seed is not None:
+            self.settings.append(("seed", seed))
+        given = {"env": env, "run": run, "name": name, "checkpoint_freq": checkpoint_freq}
+        self.given = {key: value for key, value in given.items() if value is not None}
+
+    def config(self, onto: dict[str, Any]) -> dict[str, Any]:
+        from outplay.experiments import nested
+
+        for key, value in self.settings:
+            onto = nested(onto, key, value)
+        return onto
+
+    def apply(self, onto: Experiment) -> Experiment:
+        from outplay.experiments import experiment
+
+        data = {**onto.model_dump(), **self.given, "config": self.config(onto.config)}
+        if self.stop:
+            data["stop"] = self.stop
+        return experiment(data, "the command line" if self.given or self.settings or self.stop else onto.name)
+
+    def apply_to_run(self, resume: str | None, results_dir: Path | None) -> Experiment:
+        from outplay.run import find_run, read_experiment, results_folder
+
+        return self.apply(read_experiment(find_run(resume or "", results_folder(results_dir))))
+
+    def resumed(self, resume: str | None, results_dir: Path | None, trust: bool, folders: list[Path]) -> Run:
+        from outplay.run import Run, find_run, results_folder
+
+        folder = find_run(resume or "", results_folder(results_dir))
+        made = Run.resume(folder, self.stop or None, self.config, self.env, trust, folders)
+        say = (
+            f"went on from iteration {made.resumed_from}"
+            if made.resumed_from
+            else "there was no checkpoint: from the start"
+        )
+        typer.echo(f"{say} ({made.folder})", err=True)
+        return made
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"--num-workers takes a whole number or auto, not {text!r}") from None
+
+
+def _check_sources(
+    recipe: str | None, file: Path | None, env: str | None, resume: str | None, init: str | None
+) -> None:
+    sources = [name for name, given in (("a recipe", recipe), ("-f", file), ("--resume", resume)) if given is not None]
+    if len(sources) > 1:
+        raise ConfigError(f"{' and '.join(sources)} cannot be combined: each says what to train")
+    if not sources and env is None:
+        raise ConfigError(
+            "nothing to train: name a recipe (outplay recipes), a file (-f FILE) or an environment (--env ENV)"
+        )
+    if resume is not None and init is not None:
+        raise ConfigError("--resume goes on with a run, --init-from starts a new one: give one of them")
+
+
+def _experiments(recipe: str | None, file: Path | None, overrides: _Overrides) -> list[Experiment]:
+    from outplay.experiments import Experiment, load_file, load_recipe
+
+    if recipe is not None:
+        return [load_recipe(recipe)]
+    if file is not None:
+        return load_file(file)
+    return [Experiment(env=overrides.env)]
+
+
+def _print_configuration(jobs: list[Experiment], folders: list[Path]) -> None:
+    import yaml
+
+    from outplay.run import make_algorithm
+
+    for job in jobs:
+        with make_algorithm(job, folders) as algorithm:
+            config = algorithm.get_config()
+            del config["env"]
+            body = job.model_dump(mode="json", exclude={"name"})
+            data = {job.name: {**body, "run": type(algorithm).__name__, "config": config}}
+        typer.echo(yaml.safe_dump(data, sort_keys=False), nl=False)
+
+
+def _start_engine(engine: str | None, address: str | None) -> None:
+    if engine is None and address is None:
+        return  # the process engine starts when it is needed
+    import outplay
+
+    try:
+        outplay.init(engine or "ray", address=address)
+    except ValueError as error:
+        raise ConfigError(f"--engine: {error}") from error
+
+
+def _created(job: Experiment, results_dir: Path | None, folders: list[Path], init_from: str | None) -> Run:
+    from outplay.run import Run, results_folder
+
+    made = Run.create(job, results_folder(results_dir), folders)
+    if init_from is not None:
+        made.algorithm.load_weights(init_from)
+    return made
+
+
+def _train(make: Any, as_json: bool) -> None:
+    from outplay.cli.display import display
+
+    with _quiet_start():
+        run = make()
+    with display(run, as_json) as show, _interruptible(run):
+        reason = run.train(show)
+    if not as_json:
+        typer.echo(f"{reason}; the run is in {run.folder}")
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Warnings of the package are sentences on stderr."""
+    import logging
+
+    if not logging.getLogger("outplay").handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        logging.getLogger("outplay").addHandler(handler)
+    yield
+
+
+@contextmanager
+def _interruptible(run: Run) -> Iterator[None]:
+    """Ctrl-C once: end after this iteration, with a checkpoint. Twice: end now. SIGTERM is like the first."""
+
+    def on_signal(number: int, _: Any) -> None:
+        if number == signal.SIGINT and run.is_stopping:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            raise KeyboardInterrupt
+        run.request_stop("stopped by Ctrl-C" if number == signal.SIGINT else "stopped by a signal")
+        print("ending after this iteration, with a checkpoint; Ctrl-C again ends now", file=sys.stderr)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

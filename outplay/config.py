@@ -1,0 +1,295 @@
+"""Settings: what YAML, the command line and keyword arguments become. One validated, immutable object.
+
+Each field has one sentence, which is also its entry in docs/configuration.md. The settings of one algorithm are in its
+own file, as a subclass of `AlgorithmConfig`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from outplay.errors import ConfigError, nearest
+
+Schedule = list[tuple[float, float]]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+def _square(filters: Any) -> Any:
+    """[out, kernel, stride], where RLlib's form has [kernel, kernel]."""
+    if not isinstance(filters, list):
+        return filters
+    return [
+        [f[0], f[1][0] if isinstance(f[1], list) else f[1], f[2]] if isinstance(f, list) and len(f) == 3 else f
+        for f in filters
+    ]
+
+
+class Settings(BaseModel):
+    """Base of all settings: nothing unknown, nothing changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=())
+
+
+class ModelConfig(Settings):
+    """The network."""
+
+    fcnet_hiddens: list[Positive] | None = Field(
+        None, description="Sizes of the hidden layers; unless given, [64, 64], or [512] after convolutions."
+    )
+    fcnet_activation: Literal["tanh", "relu", "elu", "swish", "linear"] | None = Field(
+        None, description="What follows each hidden layer; unless given, tanh, or relu after convolutions."
+    )
+    conv_filters: Annotated[list[tuple[Positive, Positive, Positive]] | None, BeforeValidator(_square)] = Field(
+        None, description="Convolutions as [filters, kernel, stride] each; unless given, chosen by the image's size."
+    )
+    vf_share_layers: bool | None = Field(
+        None, description="Whether policy and value share all layers but the last; unless given, only for images."
+    )
+
+
+class OptimizerConfig(Settings):
+    """The optimizer's arguments. The learning rate is `lr`."""
+
+    type: Literal["adam", "rmsprop", "sgd"] = Field("adam", description="Which optimizer.")
+    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="Adam: the decay of its two moments.")
+    eps: NotNegative = Field(1e-5, description="Adam and RMSProp: added to the root of the second moment.")
+    decay: Fraction = Field(0.99, description="RMSProp: the decay of the mean square.")
+    momentum: Fraction = Field(0.0, description="SGD: how much of the last step is kept.")
+
+
+class ExplorationConfig(Settings):
+    """How actions are chosen while training."""
+
+    type: Literal["StochasticSampling"] = Field(
+        "StochasticSampling", description="Draw from the policy's distribution; the only way for on-policy algorithms."
+    )
+
+
+class AlgorithmConfig(Settings):
+    """What all algorithms have in common."""
+
+    # environment
+    env: str | None = Field(None, description="A Gymnasium id, an import path (module:Class) or a registered name.")
+    env_config: dict[str, Any] = Field(
+        {}, description="Arguments of the environment: as one dict if it takes `env_config` or `config`, else by name."
+    )
+    env_task_fn: Callable[..., Any] | None = Field(
+        None,
+        exclude=True,
+        description="Python only: called with (result, env, context) after each iteration; returns the task that "
+        "episodes have from then on, for an environment with set_task(task).",
+    )
+    num_envs: Positive = Field(16, description="How many environments there are in all.")
+    num_env_groups: Positive = Field(
+        4, description="Into how many EnvGroups they are split: at most so many workers have something to do."
+    )
+    num_envs_per_worker: Positive | None = Field(
+        None,
+        description="RLlib's way: num_envs is this times max(1, num_workers), so the result depends on num_workers.",
+    )
+    max_episode_steps: Positive | None = Field(None, description="Truncate episodes after this many steps.")
+    frame_stack: Positive = Field(1, description="Observe the last so many frames together.")
+    atari_preprocessing: bool = Field(
+        True,
+        description="ALE/… ids: play through ale-py's vector with its preprocessing (84 × 84 grey, 4 frames stacked, "
+        "skip of 4, no-op starts); env_config then holds the arguments of AtariVectorEnv.",
+    )
+    normalize_observations: bool = Field(
+        False, description="Shift and scale vectors by the mean and deviation seen so far, updated once per iteration."
+    )
+    reward_scale: float = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
+    clip_rewards: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Scaled rewards are cut to at most this, either way, before they are learned from."
+    )
+    normalize_actions: bool = Field(
+        True, description="Box actions: the policy's [-1, 1] is the space's [low, high]; what lies beyond is cut."
+    )
+    clip_actions: bool = Field(False, description="Box actions, where not normalised: cut them to the space's bounds.")
+
+    # collecting
+    num_workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto", description="Processes that collect; 0 collects in the program itself, auto does what is faster."
+    )
+    rollout_fragment_length: Positive | Literal["auto"] = Field(
+        "auto", description="Steps per environment and Fragment; auto: train_batch_size / num_envs."
+    )
+    batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
+        "truncate_episodes", description="Cut Fragments at their length, or only where episodes end."
+    )
+    train_batch_size: Positive = Field(2048, description="Steps per iteration; at least so many are collected.")
+    explore: bool = Field(True, description="Whether actions are drawn at random while training.")
+    exploration_config: ExplorationConfig = Field(ExplorationConfig(), description="How they are drawn.")
+
+    # learning
+    gamma: Fraction = Field(0.99, description="The discount of later rewards.")
+    lr: NotNegative = Field(3e-4, description="The learning rate.")
+    lr_schedule: Schedule | None = Field(
+        None, description="The learning rate as [[step, value], …], linear in between; then lr is not used."
+    )
+    optimizer: OptimizerConfig = Field(OptimizerConfig(), description="The optimizer and its arguments.")
+    grad_clip: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Gradients longer than this are shortened to it (the norm over all parameters)."
+    )
+    model: ModelConfig = Field(ModelConfig(), description="The network.")
+    framework: Literal["torch"] = Field("torch", description="PyTorch is the only one.")
+    num_gpus: Annotated[int, Field(ge=0, le=1)] = Field(0, description="1: learn on a GPU. Acting stays on CPUs.")
+    learner_threads: Positive | Literal["auto"] = Field(
+        "auto",
+        description="Threads of the learner; auto: 1 for small networks, else one for each core. Part of the result.",
+    )
+
+    # evaluation
+    evaluation_interval: Positive | None = Field(None, description="Evaluate every so many iterations.")
+    evaluation_duration: Positive = Field(10, description="How long an evaluation takes.")
+    evaluation_duration_unit: Literal["episodes", "timesteps"] = Field("episodes", description="In which unit.")
+    evaluation_num_workers: Annotated[int, Field(ge=0)] = Field(
+        0, description="Processes that evaluate; 0 evaluates in the program itself."
+    )
+    evaluation_explore: bool = Field(False, description="Whether actions are drawn at random in evaluations.")
+
+    # the rest
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Where all randomness of the run comes from.")
+    metrics_num_episodes: Positive = Field(100, description="Over how many of the last episodes figures are.")
+    log_level: Literal["DEBUG", "INFO", "WARN", "WARNING", "ERROR"] = Field(
+        "WARN", description="Which messages are shown."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_frameworks(cls, data: Any) -> Any:
+        if isinstance(data, dict) and (framework := data.get("framework", "torch")) != "torch":
+            raise ValueError(f"framework {framework!r} is not supported; 'torch' is the only one")
+        return data
+
+    @property
+    def total_envs(self) -> int:
+        """`num_envs`, or what RLlib's num_envs_per_worker makes of it."""
+        if self.num_envs_per_worker is None:
+            return self.num_envs
+        workers = 0 if self.num_workers == "auto" else int(self.num_workers)
+        return self.num_envs_per_worker * max(1, workers)
+
+    @property
+    def fragment_length(self) -> int:
+        if self.rollout_fragment_length != "auto":
+            return int(self.rollout_fragment_length)
+        return -(-self.train_batch_size // self.total_envs)
+
+
+def at(schedule: Schedule | None, constant: float, step: int) -> float:
+    """The value of a schedule at a step: linear between its points, constant before the first and after the last.
+
+    >>> at([(0, 1.0), (100, 0.0)], 0.5, 25)
+    0.75
+    """
+    if not schedule:
+        return constant
+    points = sorted(schedule)
+    if step <= points[0][0]:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        if step <= x1:
+            return y0 + (y1 - y0) * (step - x0) / (x1 - x0)
+    return points[-1][1]
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def validated(cls: type[S], data: dict[str, Any], where: str) -> S:
+    """Settings from a dict; what is wrong becomes one sentence that begins with `where`."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: settings (key: value) are needed, not {data!r}")
+    try:
+        return cls.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_sentence(cls, error, where)) from None
+
+
+def _sentence(cls: type[BaseModel], error: ValidationError, where: str) -> str:
+    # With a union, each of its members complains; the complaint about the value that is there comes first.
+    first = error.errors(include_url=False)[0]
+    path = [str(part) for part in first["loc"]]
+    owner, names = cls, []
+    for part in path:
+        names.append(part)
+        field = _fields(owner).get(part)
+        inner = _settings_in(field)
+        if inner is None:
+            break
+        owner = inner
+    key = ".".join(names)
+    if first["type"] == "extra_forbidden":
+        return f"{where}: unknown setting {key!r}{nearest(names[-1], _fields(owner))}"
+    if first["type"] == "value_error":
+        return f"{where}: {first['ctx']['error']}"
+    if first["type"] == "missing":
+        return f"{where}: the setting {key!r} is missing"
+    field = _fields(owner).get(names[-1])
+    return f"{where}: {key} must be {_wanted(field, first)}, not {_value(first['input'])}"
+
+
+def _fields(cls: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {**cls.model_fields, **{f.alias: f for f in cls.model_fields.values() if f.alias}}
+
+
+def _settings_in(field: FieldInfo | None) -> type[Settings] | None:
+    kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
+
+
+def _value(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else text[:57] + "…"
+
+
+def _wanted(field: FieldInfo | None, error: Any) -> str:
+    words = type_in_words(field) if field is not None else ""
+    return words or error["msg"].removeprefix("Input should be ")
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+
+
+def type_in_words(field: FieldInfo) -> str:
+    """What a field takes, for messages and for the documentation."""
+    bounds = "".join(_bound(m) for m in field.metadata)
+    return _words(field.annotation) + bounds
+
+
+def _bound(constraint: Any) -> str:
+    for name, text in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
+        if (limit := getattr(constraint, name, None)) is not None:
+            return f" of {text} {limit:g}"
+    return ""
+
+
+def _words(kind: Any) -> str:
+    if kind in _WORDS:
+        return _WORDS[kind]
+    origin = getattr(kind, "__origin__", None)
+    if origin is not None and hasattr(kind, "__metadata__"):
+        constraints = [c for m in kind.__metadata__ for c in getattr(m, "metadata", [m])]
+        return _words(origin) + " and".join(bound for c in constraints if (bound := _bound(c)))
+    if origin is Literal:
+        return " or ".join(str(choice) for choice in get_args(kind))
+    if origin is tuple:
+        return f"[{', '.join(_words(part) for part in get_args(kind))}]"
+    if origin is list:
+        return f"a list of {_words(get_args(kind)[0])}"
+    if origin is dict or kind is dict:
+        return "key: value pairs"
+    if isinstance(kind, type) and issubclass(kind, Settings):
+        return "settings (key: value)"
+    if parts := get_args(kind):
+        if callable in parts or any("Callable" in str(part) for part in parts):
+            return "a function"
+        return " or ".join(_words(part) for part in parts)
+    return str(kind)

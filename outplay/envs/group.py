@@ -1,0 +1,326 @@
+"""The EnvGroup: a fixed number of environments stepped together, and how it is rebuilt.
+
+Episodes are seeded one by one, from streams keyed by (run seed, EnvGroup, lane, episode). What an EnvGroup did is in
+the Fragments that it returned; so whoever has those can say, as a `GroupState`, how to build it again elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from outplay import spaces
+from outplay.envs.vector import Array, Vector
+from outplay.errors import EnvError
+from outplay.fragments import Fragment
+from outplay.spaces import Leaves
+from outplay.streams import seed_for, stream
+
+# A rebuilt environment plays its episode again. Beyond this many steps, that is not worth its memory and its time.
+LONGEST_REPLAY = 100_000
+
+
+class Actor(Protocol):
+    """What an EnvGroup needs of a policy."""
+
+    def act(
+        self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]: ...
+
+    def to_env(self, actions: Array) -> Array: ...
+
+    def initial_state(self, lanes: int) -> dict[str, Array]: ...
+
+
+def split_envs(num_envs: int, num_groups: int) -> list[int]:
+    """The sizes of EnvGroups: as equal as can be, and the same whatever the number of workers.
+
+    >>> split_envs(10, 4)
+    [3, 3, 2, 2]
+    """
+    num_groups = min(num_envs, num_groups)
+    return [num_envs // num_groups + (group < num_envs % num_groups) for group in range(num_groups)]
+
+
+@dataclass
+class GroupState:
+    """How to rebuild an EnvGroup: the episode of each lane and the actions in it so far, or the vector's own state."""
+
+    lanes: int
+    fragments: int = 0  # collected so far: the key of the stream that actions are drawn from
+    episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)
+    returns: Array = field(default_factory=lambda: np.zeros(0))  # (E,): of the episodes so far
+    lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)
+    actions: list[list[Array]] = field(default_factory=list)  # for each lane, pieces of (steps, …)
+    vector: dict[str, Any] | None = None
+    task: Any = None  # of the episodes that start next
+    tasks: list[Any] = field(default_factory=list)  # of each lane's episode
+
+    def __post_init__(self) -> None:
+        if not len(self.episodes):
+            self.episodes = np.zeros(self.lanes, np.int64)
+            self.returns = np.zeros(self.lanes)
+            self.lengths = np.zeros(self.lanes, np.int64)
+        self.actions = self.actions or [[] for _ in range(self.lanes)]
+        self.tasks = self.tasks or [None] * self.lanes
+
+    def advance(self, fragment: Fragment, env_actions: Array, complete: bool) -> None:
+        """Take in what the EnvGroup did. `env_actions` are the fragment's, as the environment got them."""
+        self.fragments += 1
+        before, self.episodes, self.vector = self.episodes, fragment.episodes, fragment.vector_state
+        if complete:  # whole episodes only: the next Fragment begins with new ones
+            return
+        self.returns, self.lengths = fragment.running_returns, fragment.running_lengths
+        if self.vector is not None:
+            return
+        for lane in range(self.lanes):
+            if self.episodes[lane] != before[lane]:
+                self.tasks[lane], self.actions[lane] = self.task, []
+            if self.lengths[lane] <= LONGEST_REPLAY:
+                first = max(0, len(env_actions) - int(self.lengths[lane]))
+                self.actions[lane].append(np.array(env_actions[first:, lane]))
+
+    @property
+    def is_exact(self) -> bool:
+        return self.vector is not None or bool((self.lengths <= LONGEST_REPLAY).all())
+
+
+class EnvGroup:
+    """Collects Fragments from its environments.
+
+    >>> group = EnvGroup(make_vector(spec, 8), index=0, seed=7)
+    >>> fragment = group.collect(policy, steps=32, explore=True, version=1)
+    """
+
+    def __init__(self, vector: Vector, index: int, seed: int, state: GroupState | None = None) -> None:
+        self.vector = vector
+        self.index = index
+        self.seed = seed
+        lanes = vector.num_envs
+        state = state or GroupState(lanes)
+        self._fragments = state.fragments
+        self._episodes = np.array(state.episodes)
+        self._returns = np.array(state.returns, np.float64)
+        self._lengths = np.array(state.lengths)
+        self._task = state.task
+        self._starts = np.ones(lanes, bool)
+        self._observations: Leaves = ()
+        if state.fragments:
+            self._rebuild(state)
+        else:
+            self._observations = vector.reset(np.ones(lanes, bool), self._seeds(np.arange(lanes)))
+
+    def _seeds(self, lanes: Array) -> list[int]:
+        return [seed_for(self.seed, "episode", self.index, int(i), int(self._episodes[i])) for i in lanes]
+
+    def _rebuild(self, state: GroupState) -> None:
+        self._starts = self._lengths == 0
+        if state.vector is not None:
+            self._observations = self.vector.set_state(state.vector)
+            return
+        logs = [np.concatenate(pieces) if pieces else None for pieces in state.actions]
+        remaining = np.array([0 if log is None else len(log) for log in logs])
+        for lane in np.flatnonzero(remaining != self._lengths):
+            # Too long an episode was not recorded: this lane begins a new one.
+            self._episodes[lane] += 1
+            self._returns[lane], self._lengths[lane], self._starts[lane], remaining[lane] = 0.0, 0, True, 0
+        lanes = np.arange(self.vector.num_envs)
+        self._reset(lanes, state.tasks)
+        template = next((log[0] for log in logs if log is not None and len(log)), None)
+        # All lanes end their replay together: one with fewer steps to go starts later. Until then it plays on unheeded.
+        for left in range(int(remaining.max()), 0, -1):
+            assert template is not None
+            beginning = np.flatnonzero(remaining == left)
+            if len(beginning) and left != remaining.max():
+                self._reset(beginning, state.tasks)
+            actions = np.stack(
+                [
+                    log[len(log) - left] if log is not None and n >= left else template
+                    for log, n in zip(logs, remaining, strict=True)
+                ]
+            )
+            self._observations, _, terminated, truncated = self.vector.step(actions)
+            waiting = np.flatnonzero((terminated | truncated) & (remaining < left))
+            if len(waiting):
+                self._reset(waiting, state.tasks)
+        fresh = np.flatnonzero((remaining == 0) & (remaining.max() > 0))
+        if len(fresh):
+            self._reset(fresh, state.tasks)
+
+    def _reset(self, lanes: Array, tasks: Sequence[Any] | None = None) -> None:
+        """Start the current episodes of these lanes; `tasks` has one for each lane of the group, if there are tasks."""
+        mask = np.zeros(self.vector.num_envs, bool)
+        mask[lanes] = True
+        chosen = None if tasks is None else [tasks[lane] for lane in lanes]
+        self._observations = self.vector.reset(mask, self._seeds(lanes), chosen)
+
+    def set_task(self, task: Any) -> None:
+        """Episodes that start from now on are about `task`."""
+        self._task = task
+
+    def collect(self, policy: Actor, steps: int, explore: bool, version: int, complete: bool = False) -> Fragment:
+        """Let the policy play `steps` steps in every lane; with `complete`, until the episodes then running are over."""
+        recorder = _Recorder(self, policy, steps, complete)
+        rng = stream(self.seed, "actions", self.index, self._fragments)
+        state = policy.initial_state(self.vector.num_envs)
+        playing = np.ones(self.vector.num_envs, bool)
+        if complete and self._fragments:
+            self._next_episodes(np.arange(self.vector.num_envs))
+        act_seconds = step_seconds = 0.0
+        t = 0
+        while t < steps or (complete and playing.any()):
+            recorder.before(t, self._observations, playing, self._starts)
+            clock = time.perf_counter()
+            actions, state, extras = policy.act(self._observations, state, explore, rng)
+            env_actions = policy.to_env(actions)
+            acted = time.perf_counter()
+            self._observations, rewards, terminated, truncated = self.vector.step(env_actions)
+            stepped = time.perf_counter()
+            act_seconds += acted - clock
+            step_seconds += stepped - acted
+            recorder.after(t, actions, extras, rewards, terminated, truncated)
+            self._returns += rewards
+            self._lengths += 1
+            self._starts = terminated | truncated
+            if self._starts.any():
+                ended = np.flatnonzero(self._starts)
+                recorder.ended(t, ended, self._observations, self._returns, self._lengths, playing)
+                self._next_episodes(ended)
+                if complete and t + 1 >= steps:
+                    playing[ended] = False
+            t += 1
+        self._fragments += 1
+        fragment = recorder.finish(t, version, self._observations, self._episodes, self.vector.get_state())
+        fragment.running_returns, fragment.running_lengths = self._returns.copy(), self._lengths.copy()
+        fragment.seconds = {"act": act_seconds, "step": step_seconds}
+        return fragment
+
+    def _next_episodes(self, lanes: Array) -> None:
+        self._episodes[lanes] += 1
+        self._returns[lanes] = 0.0
+        self._lengths[lanes] = 0
+        self._starts[lanes] = True
+        self._reset(lanes, None if self._task is None else [self._task] * self.vector.num_envs)
+
+    def close(self) -> None:
+        self.vector.close()
+
+
+class _Recorder:
+    """The arrays of a Fragment while it is being filled."""
+
+    def __init__(self, group: EnvGroup, policy: Actor, steps: int, complete: bool) -> None:
+        self.group = group
+        self.complete = complete
+        vector = group.vector
+        self.size = steps
+        self.lanes = vector.num_envs
+        self.observations = tuple(np.empty((steps, self.lanes, *leaf.shape), leaf.dtype) for leaf in vector.leaves)
+        self.rewards = np.empty((steps, self.lanes), np.float32)
+        self.terminated = np.zeros((steps, self.lanes), bool)
+        self.truncated = np.zeros((steps, self.lanes), bool)
+        self.valid = np.ones((steps, self.lanes), bool)
+        self.episode_start = np.zeros((steps, self.lanes), bool)
+        self.actions: Array | None = None
+        self.extras: dict[str, Array] = {}
+        self.state = policy.initial_state(self.lanes)
+        self.finals: list[tuple[int, int, Leaves]] = []
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+
+    def before(self, t: int, observations: Leaves, playing: Array, starts: Array) -> None:
+        if t == self.size:
+            self._grow()
+        for array, leaf in zip(self.observations, observations, strict=True):
+            array[t] = leaf
+        self.episode_start[t] = starts
+        if self.complete:
+            self.valid[t] = playing
+
+    def after(
+        self, t: int, actions: Array, extras: dict[str, Array], rewards: Array, terminated: Array, truncated: Array
+    ) -> None:
+        if self.actions is None:
+            self.actions = np.empty((self.size, *actions.shape), actions.dtype)
+            self.extras = {name: np.empty((self.size, *array.shape), array.dtype) for name, array in extras.items()}
+        self.actions[t] = actions
+        for name, array in extras.items():
+            self.extras[name][t] = array
+        self.rewards[t] = rewards
+        self.terminated[t] = terminated
+        self.truncated[t] = truncated
+
+    def ended(self, t: int, lanes: Array, observations: Leaves, returns: Array, lengths: Array, playing: Array) -> None:
+        for lane in lanes:
+            if not playing[lane]:
+                continue
+            self.returns.append(float(returns[lane]))
+            self.lengths.append(int(lengths[lane]))
+            if self.truncated[t, lane] and not self.terminated[t, lane]:
+                self.finals.append((t, int(lane), tuple(np.array(leaf[lane]) for leaf in observations)))
+
+    def _grow(self) -> None:
+        def doubled(array: Array) -> Array:
+            return np.concatenate([array, np.zeros_like(array)])
+
+        self.size *= 2
+        self.observations = tuple(doubled(array) for array in self.observations)
+        for name in ("rewards", "terminated", "truncated", "valid", "episode_start", "actions"):
+            setattr(self, name, doubled(getattr(self, name)))
+        self.extras = {name: doubled(array) for name, array in self.extras.items()}
+
+    def finish(
+        self, t: int, version: int, last: Leaves, episodes: Array, vector_state: dict[str, Any] | None
+    ) -> Fragment:
+        assert self.actions is not None
+        finals = spaces.empty(self.group.vector.leaves, len(self.finals))
+        for row, (_, _, observation) in enumerate(self.finals):
+            for array, leaf in zip(finals, observation, strict=True):
+                array[row] = leaf
+        fragment = Fragment(
+            group=self.group.index,
+            version=version,
+            observations=tuple(array[:t] for array in self.observations),
+            actions=self.actions[:t],
+            rewards=self.rewards[:t],
+            terminated=self.terminated[:t],
+            truncated=self.truncated[:t],
+            valid=self.valid[:t],
+            episode_start=self.episode_start[:t],
+            extras={name: array[:t] for name, array in self.extras.items()},
+            last_observations=tuple(np.array(leaf) for leaf in last),
+            final_observations=finals,
+            final_steps=np.array([step for step, _, _ in self.finals], np.int64),
+            final_lanes=np.array([lane for _, lane, _ in self.finals], np.int64),
+            policy_state=self.state,
+            episode_returns=np.array(self.returns, np.float64),
+            episode_lengths=np.array(self.lengths, np.int64),
+            episodes=np.array(episodes),
+            vector_state=vector_state,
+        )
+        self._check_finite(fragment)
+        return fragment
+
+    def _check_finite(self, fragment: Fragment) -> None:
+        arrays = [("a reward", fragment.rewards)]
+        for leaf, array, last, finals in zip(
+            self.group.vector.leaves,
+            fragment.observations,
+            fragment.last_observations,
+            fragment.final_observations,
+            strict=True,
+        ):
+            if np.issubdtype(leaf.dtype, np.floating):
+                arrays += [(f"an {leaf.name}", array), (f"an {leaf.name}", last), (f"an {leaf.name}", finals)]
+        for what, array in arrays:
+            finite = np.isfinite(array)
+            if not finite.all():
+                raise EnvError(
+                    f"the environment returned {what} that is {array[~finite][0]}; every number that it returns "
+                    f"must be finite (seen in EnvGroup {self.group.index}, seeded episode by episode from seed "
+                    f"{self.group.seed})"
+                )

@@ -1,0 +1,52 @@
+"""Which vector steps an environment: a native one where there is one that can be restored, else the Python vector."""
+
+from __future__ import annotations
+
+import gymnasium
+
+from outplay.envs.lookup import EnvSpec
+from outplay.envs.native import AtariVector, CartPoleVector
+from outplay.envs.vector import PythonVector, Vector
+from outplay.errors import EnvError
+from outplay.spaces import check_action_space
+
+# Gymnasium's vectors whose state can be saved and set again, by their entry point, with the arguments they know.
+_ADAPTERS = {
+    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": (CartPoleVector, {"sutton_barto_reward"}),
+}
+
+
+def has_native_vector(spec: EnvSpec) -> bool:
+    return spec.is_atari or _adapter(spec) is not None
+
+
+def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1) -> Vector:
+    """`num_envs` environments that are stepped together; `num_threads` is for those that step in threads."""
+    vector: Vector
+    if spec.is_atari:
+        _register_atari()
+        vector = AtariVector(spec, num_envs, num_threads)
+    elif (adapter := _adapter(spec)) is not None:
+        vector = adapter(spec, num_envs)
+    else:
+        vector = PythonVector(spec, num_envs)
+    try:
+        check_action_space(vector.action_space)
+    except EnvError:
+        vector.close()
+        raise
+    return vector
+
+
+def _adapter(spec: EnvSpec) -> type[CartPoleVector] | None:
+    if spec.factory is not None or spec.frame_stack > 1 or spec.name not in gymnasium.registry:
+        return None
+    entry_point = gymnasium.registry[spec.name].vector_entry_point
+    adapter, arguments = _ADAPTERS.get(str(entry_point), (None, set()))
+    return adapter if adapter is not None and set(spec.env_config) <= arguments else None
+
+
+def _register_atari() -> None:
+    import ale_py
+
+    gymnasium.register_envs(ale_py)

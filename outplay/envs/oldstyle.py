@@ -1,0 +1,113 @@
+"""Environments written for Gym before 0.26: `reset()` gives the observation alone, `step()` four values."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+
+from outplay.errors import EnvError
+
+log = logging.getLogger("outplay")
+
+_warned: set[str] = set()
+
+
+def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
+    """`env` as it is if it follows Gymnasium's API, else wrapped so that it does."""
+    for part in ("reset", "step", "observation_space", "action_space"):
+        if not hasattr(env, part):
+            raise EnvError(f"environment {name!r} (a {type(env).__name__}) has no {part}; see docs/environments.md")
+    if isinstance(env, gymnasium.Env) and _takes_seed(env.reset):
+        return env
+    if name not in _warned:
+        _warned.add(name)
+        log.warning(
+            "environment %r is written for an older Gym and was adapted; to bring it up to date, derive it from "
+            "gymnasium.Env, let reset(seed=None, options=None) return (observation, info), and let step() return "
+            "(observation, reward, terminated, truncated, info)",
+            name,
+        )
+    return OldStyleEnv(env, name)
+
+
+def _takes_seed(reset: Any) -> bool:
+    try:
+        parameters = inspect.signature(reset).parameters
+    except (TypeError, ValueError):
+        return True
+    return "seed" in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+class OldStyleEnv(gymnasium.Env[Any, Any]):
+    """An old environment behind the new API. `done` means terminated, unless `info` says that time ran out."""
+
+    def __init__(self, env: Any, name: str) -> None:
+        self.old = env
+        self.name = name
+        self.observation_space = _modern_space(env.observation_space)
+        self.action_space = _modern_space(env.action_space)
+        self.metadata = getattr(env, "metadata", {}) or {}
+        self.render_mode = getattr(env, "render_mode", "rgb_array")
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,  # noqa: ARG002 - the old API has none
+    ) -> tuple[Any, dict[str, Any]]:
+        if _takes_seed(self.old.reset):
+            result = self.old.reset(seed=seed)
+        else:
+            if seed is not None and callable(getattr(self.old, "seed", None)):
+                self.old.seed(seed)
+            result = self.old.reset()
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+            return result
+        return result, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        result = self.old.step(action)
+        if not isinstance(result, tuple) or len(result) not in (4, 5):
+            raise EnvError(
+                f"environment {self.name!r}: step() must return (observation, reward, terminated, truncated, info), "
+                f"not {len(result) if isinstance(result, tuple) else type(result).__name__} values"
+            )
+        if len(result) == 5:
+            return result
+        observation, reward, done, info = result
+        truncated = bool(done and isinstance(info, dict) and info.get("TimeLimit.truncated", False))
+        return observation, reward, bool(done) and not truncated, truncated, info
+
+    def render(self) -> Any:
+        try:
+            return self.old.render(mode="rgb_array")
+        except TypeError:  # it takes no mode
+            return self.old.render()
+
+    def close(self) -> None:
+        if hasattr(self.old, "close"):
+            self.old.close()
+
+
+def _modern_space(space: Any) -> spaces.Space[Any]:
+    """Gym's spaces have the names and attributes of Gymnasium's; only their classes differ."""
+    if isinstance(space, spaces.Space):
+        return space
+    match type(space).__name__:
+        case "Box":
+            return spaces.Box(space.low, space.high, space.shape, space.dtype)
+        case "Discrete":
+            return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+        case "MultiDiscrete":
+            return spaces.MultiDiscrete(space.nvec)
+        case "MultiBinary":
+            return spaces.MultiBinary(space.n)
+        case "Dict":
+            return spaces.Dict({key: _modern_space(part) for key, part in space.spaces.items()})
+        case "Tuple":
+            return spaces.Tuple([_modern_space(part) for part in space.spaces])
+    raise EnvError(f"the space {type(space).__name__} is not one of Gymnasium's")

@@ -1,0 +1,132 @@
+"""Vectors: a fixed number of environments behind one step. What an EnvGroup is built on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+
+from outplay import spaces
+from outplay.envs.lookup import EnvSpec
+from outplay.errors import EnvError, OutplayError
+from outplay.spaces import Leaf, Leaves
+
+Array = np.ndarray
+State = dict[str, Any]
+
+
+class Vector(Protocol):
+    """Environments stepped together. It never restarts one by itself: the EnvGroup decides when, and on which seed.
+
+    >>> observations = vector.reset(np.ones(vector.num_envs, bool), seeds)
+    >>> observations, rewards, terminated, truncated = vector.step(actions)
+    >>> ended = terminated | truncated
+    >>> observations = vector.reset(ended, seeds_of_those)  # the other rows stay as they are
+
+    The arrays that `step` and `reset` return may be overwritten by the next call.
+    """
+
+    num_envs: int
+    leaves: tuple[Leaf, ...]
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
+    def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
+        """Start a new episode in these lanes (a bool for each), with a seed, and perhaps a task, for each of them."""
+
+    def step(self, actions: Array) -> tuple[Leaves, Array, Array, Array]:
+        """Observations, rewards, terminated and truncated of all lanes."""
+
+    def get_state(self) -> State | None:
+        """The state of all environments as arrays and numbers, or None if it has to be rebuilt from actions."""
+
+    def set_state(self, state: State) -> Leaves:
+        """Go back to a state; the observations there."""
+
+    def close(self) -> None: ...
+
+
+class PythonVector:
+    """Environments in Python, one after the other, in one process."""
+
+    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+        self.spec = spec
+        self.num_envs = num_envs
+        self.envs = [spec.make() for _ in range(num_envs)]
+        self.observation_space = self.envs[0].observation_space
+        self.action_space = self.envs[0].action_space
+        self.leaves = spaces.leaves(self.observation_space)
+        self._observations = spaces.empty(self.leaves, num_envs)
+        self._rewards = np.zeros(num_envs, np.float32)
+        self._terminated = np.zeros(num_envs, bool)
+        self._truncated = np.zeros(num_envs, bool)
+
+    def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
+        for i, (lane, seed) in enumerate(zip(np.flatnonzero(lanes).tolist(), seeds, strict=True)):
+            if tasks is not None and tasks[i] is not None:
+                self._set_task(self.envs[lane], tasks[i])
+            try:
+                result = self.envs[lane].reset(seed=int(seed))
+            except OutplayError:
+                raise
+            except Exception as error:
+                raise self._raised("reset", error) from error
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise EnvError(
+                    f"environment {self.spec.name!r}: reset() must return (observation, info), not a "
+                    f"{type(result).__name__}{_count(result)}"
+                )
+            spaces.write(result[0], self.leaves, self._observations, lane)
+        return self._observations
+
+    def step(self, actions: Array) -> tuple[Leaves, Array, Array, Array]:
+        plain = len(self.leaves) == 1 and not self.leaves[0].path
+        shape = self.leaves[0].shape
+        for lane, env in enumerate(self.envs):
+            try:
+                result = env.step(actions[lane])
+            except OutplayError:
+                raise
+            except Exception as error:
+                raise self._raised("step", error) from error
+            if not isinstance(result, tuple) or len(result) != 5:
+                raise EnvError(
+                    f"environment {self.spec.name!r}: step() must return (observation, reward, terminated, truncated, "
+                    f"info), not a {type(result).__name__}{_count(result)}"
+                )
+            observation, reward, self._terminated[lane], self._truncated[lane], _ = result
+            if plain and isinstance(observation, np.ndarray) and observation.shape == shape:
+                self._observations[0][lane] = observation  # the usual case, without a detour
+            else:
+                spaces.write(observation, self.leaves, self._observations, lane)
+            try:
+                self._rewards[lane] = reward
+            except (TypeError, ValueError) as error:
+                raise EnvError(f"environment {self.spec.name!r}: a reward must be a number, not {reward!r}") from error
+        return self._observations, self._rewards, self._terminated, self._truncated
+
+    def _set_task(self, env: gymnasium.Env[Any, Any], task: Any) -> None:
+        inner: Any = env.unwrapped
+        inner = getattr(inner, "old", inner)
+        if not hasattr(inner, "set_task"):
+            raise EnvError(f"env_task_fn is set, but environment {self.spec.name!r} has no set_task(task)")
+        inner.set_task(task)
+
+    def _raised(self, call: str, error: Exception) -> EnvError:
+        return EnvError(f"environment {self.spec.name!r} raised in {call}(): {type(error).__name__}: {error}")
+
+    def get_state(self) -> State | None:
+        return None
+
+    def set_state(self, state: State) -> Leaves:  # noqa: ARG002
+        raise EnvError(f"environment {self.spec.name!r} is rebuilt from its actions; it has no state to set")
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+def _count(result: Any) -> str:
+    return f" of {len(result)} values" if isinstance(result, tuple) else ""

@@ -1,0 +1,168 @@
+"""Experiment files and recipes: YAML, safely loaded, in the form of RLlib's.
+
+name:
+  env: CartPole-v1
+  run: PPO
+  checkpoint_freq: 10
+  stop: {timesteps_total: 100000}
+  config: {lr: 0.001}
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field
+
+from outplay.config import Positive, Settings, validated
+from outplay.errors import ConfigError, nearest
+
+# What a run can be stopped by. The learner's metrics are learner/…, those of an evaluation evaluation/….
+METRICS = (
+    "training_iteration",
+    "timesteps_total",
+    "episodes_total",
+    "episode_return_mean",
+    "episode_return_min",
+    "episode_return_max",
+    "episode_len_mean",
+    "time_total_s",
+    "time_this_iter_s",
+    "env_steps_per_s",
+    "episodes_this_iter",
+)
+# RLlib's names for the same things.
+_RLLIB = {"episode_reward_mean": "episode_return_mean", "episode_reward_min": "episode_return_min",
+          "episode_reward_max": "episode_return_max"}  # fmt: skip
+
+
+class Experiment(Settings):
+    """One experiment: an algorithm on an environment, and when it ends."""
+
+    name: str = Field("default", description="The experiment's name: the folder that its runs lie in.")
+    description: str = Field("", description="One line about it.")
+    env: Any = Field(None, description="The environment; the same as `env` in `config`.")
+    run: str = Field("PPO", description="The algorithm: PG, A2C or PPO.")
+    stop: dict[str, float] = Field({}, description="The run ends when any of these metrics reaches its value.")
+    checkpoint_freq: Annotated[int, Field(ge=0)] = Field(0, description="Save every so many iterations; 0: do not.")
+    checkpoint_at_end: bool = Field(True, description="Save when the run ends.")
+    keep_checkpoints: Positive | None = Field(
+        10, description="Keep the last so many checkpoints, and the one with the best return; null keeps all."
+    )
+    loggers: list[Literal["csv", "tensorboard"]] = Field([], description="Where metrics go besides metrics.jsonl.")
+    config: dict[str, Any] = Field({}, description="The settings of the algorithm.")
+
+
+def experiment(data: dict[str, Any], where: str) -> Experiment:
+    """An experiment from plain data, checked."""
+    checked = validated(Experiment, data, where)
+    config = dict(checked.config)
+    env = config.pop("env", None) if checked.env is None else checked.env
+    config.pop("env", None)
+    if env is None:
+        raise ConfigError(f"{where}: it names no environment; add env: CartPole-v1, or any other")
+    stop = {checked_metric(name, where): value for name, value in checked.stop.items()}
+    return checked.model_copy(update={"env": env, "config": config, "stop": stop})
+
+
+def checked_metric(name: str, where: str) -> str:
+    name = _RLLIB.get(name, name)
+    if name not in METRICS and not name.startswith(("learner/", "evaluation/")):
+        raise ConfigError(f"{where}: stop: there is no metric {name!r}{nearest(name, METRICS)}")
+    return name
+
+
+def load_file(path: Path) -> list[Experiment]:
+    """The experiments of a file, in its order."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    data = parse_yaml(text, str(path))
+    if not isinstance(data, dict) or not data:
+        raise ConfigError(f"{path}: it must hold experiments, as name: {{env: …, run: …, stop: …, config: …}}")
+    found = []
+    for name, body in data.items():
+        if not isinstance(body, dict):
+            raise ConfigError(f"{path}: the experiment {name!r} must be settings (env: …, run: …), not {body!r}")
+        found.append(experiment({"name": str(name), **body}, f"{path}, {name}"))
+    return found
+
+
+def recipe_names() -> list[str]:
+    return sorted(file.name.removesuffix(".yaml") for file in _recipes().iterdir() if file.name.endswith(".yaml"))
+
+
+def load_recipe(name: str) -> Experiment:
+    """An experiment that ships with Outplay."""
+    if name not in recipe_names():
+        raise ConfigError(f"no recipe {name!r}{nearest(name, recipe_names())}")
+    with resources.as_file(_recipes() / f"{name}.yaml") as path:
+        return load_file(path)[0]
+
+
+def _recipes() -> Any:
+    return resources.files("outplay") / "recipes"
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML as people write it: 1e-3 is a number, and a key that stands twice is a mistake."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, (list, dict)):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """YAML as plain data; a mistake becomes one sentence with its line."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or str(error)
+        if "\\t" in problem or "'\t'" in problem:
+            problem = "YAML is indented with spaces, and here is a tab"
+        raise ConfigError(f"{where}{line}: {problem}") from None
+
+
+def parse_setting(text: str, option: str) -> tuple[str, Any]:
+    """KEY=VALUE of a command line; the value as YAML, so that lists and numbers work."""
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise ConfigError(f"{option} takes KEY=VALUE, not {text!r}")
+    return key.strip(), parse_yaml(value, f"{option} {text}")
+
+
+def nested(settings: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """`settings` with `value` at `key`; dots lead into nested settings.
+
+    >>> nested({"model": {"fcnet_hiddens": [64]}}, "model.vf_share_layers", True)
+    {'model': {'fcnet_hiddens': [64], 'vf_share_layers': True}}
+    """
+    first, dot, rest = key.partition(".")
+    if not dot:
+        return {**settings, first: value}
+    inner = settings.get(first, {})
+    return {**settings, first: nested(inner if isinstance(inner, dict) else {}, rest, value)}

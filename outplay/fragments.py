@@ -1,0 +1,128 @@
+"""Fragments: what EnvGroups collect; and the Batch that they are joined into. Arrays, no Python objects.
+
+Shapes: T steps, E lanes of one EnvGroup, N lanes of all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from outplay.spaces import Leaves
+
+Array = np.ndarray
+
+
+@dataclass
+class Fragment:
+    """T steps × E lanes of experience from one EnvGroup.
+
+    `extras` is what the policy said about its actions (the distribution's parameters as "dist", perhaps "value").
+    `valid` is False where a lane waited for others to finish (`complete_episodes`). An episode's last observation is
+    kept in `final_observations` if the episode was truncated, because its value counts: at step `final_steps[i]` of
+    lane `final_lanes[i]`. `policy_state` is the recurrent state that the Fragment began with; a policy without one has none.
+    """
+
+    group: int
+    version: int  # of the Weights that acted
+    observations: Leaves  # (T, E, …) each
+    actions: Array  # (T, E, …), as the policy chose them
+    rewards: Array  # (T, E), as the environment gave them
+    terminated: Array  # (T, E)
+    truncated: Array  # (T, E)
+    valid: Array  # (T, E)
+    episode_start: Array  # (T, E): the observation is an episode's first
+    extras: dict[str, Array]  # (T, E, …) each
+    last_observations: Leaves  # (E, …): what comes after the last step
+    final_observations: Leaves  # (K, …)
+    final_steps: Array  # (K,)
+    final_lanes: Array  # (K,)
+    policy_state: dict[str, Array] = field(default_factory=dict)  # (E, …) each
+    episode_returns: Array = field(default_factory=lambda: np.zeros(0))  # of the episodes that ended, in order
+    episode_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,): the number of each lane's episode
+    running_returns: Array = field(default_factory=lambda: np.zeros(0))  # (E,): of the episodes that go on
+    running_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)
+    vector_state: dict[str, Any] | None = None  # after the last step, where the vector can be restored
+    seconds: dict[str, float] = field(default_factory=dict)  # of the stages: act, step
+
+    @property
+    def steps(self) -> int:
+        return int(self.valid.sum())
+
+
+@dataclass
+class Batch:
+    """The Fragments of one iteration, side by side in EnvGroup order: T steps × N lanes."""
+
+    observations: Leaves  # (T, N, …) each
+    actions: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    extras: dict[str, Array]
+    last_observations: Leaves  # (N, …)
+    final_observations: Leaves  # (K, …)
+    final_steps: Array
+    final_lanes: Array
+    all_valid: bool
+    fragments: list[Fragment] = field(repr=False)
+
+    @property
+    def steps(self) -> int:
+        return self.valid.size if self.all_valid else int(self.valid.sum())
+
+    def rows(self, array: Array) -> Array:
+        """A (T, N, …) array as rows, without those that are not valid."""
+        flat = array.reshape(-1, *array.shape[2:])
+        return flat if self.all_valid else flat[self.valid.reshape(-1)]
+
+    def observation_rows(self) -> Leaves:
+        return tuple(self.rows(leaf) for leaf in self.observations)
+
+
+def join(fragments: list[Fragment]) -> Batch:
+    """Put Fragments side by side. Shorter ones are filled up with steps that are not valid."""
+    steps = max(len(f.rewards) for f in fragments)
+    offsets = np.cumsum([0, *(f.rewards.shape[1] for f in fragments)])
+
+    def side_by_side(name: str) -> Array:
+        return _concatenate([getattr(f, name) for f in fragments], steps)
+
+    valid = side_by_side("valid")
+    return Batch(
+        observations=tuple(
+            _concatenate([f.observations[i] for f in fragments], steps) for i in range(len(fragments[0].observations))
+        ),
+        actions=side_by_side("actions"),
+        rewards=side_by_side("rewards"),
+        terminated=side_by_side("terminated"),
+        truncated=side_by_side("truncated"),
+        valid=valid,
+        extras={name: _concatenate([f.extras[name] for f in fragments], steps) for name in fragments[0].extras},
+        last_observations=_stack([f.last_observations for f in fragments]),
+        final_observations=_stack([f.final_observations for f in fragments]),
+        final_steps=np.concatenate([f.final_steps for f in fragments]),
+        final_lanes=np.concatenate([f.final_lanes + offset for f, offset in zip(fragments, offsets[:-1], strict=True)]),
+        all_valid=bool(valid.all()),
+        fragments=fragments,
+    )
+
+
+def _concatenate(arrays: list[Array], steps: int) -> Array:
+    if all(len(array) == steps for array in arrays):
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)
+    lanes = sum(array.shape[1] for array in arrays)
+    joined = np.zeros((steps, lanes, *arrays[0].shape[2:]), arrays[0].dtype)
+    lane = 0
+    for array in arrays:
+        joined[: len(array), lane : lane + array.shape[1]] = array
+        lane += array.shape[1]
+    return joined
+
+
+def _stack(parts: list[Leaves]) -> Leaves:
+    return tuple(np.concatenate([part[i] for part in parts]) for i in range(len(parts[0])))

@@ -1,0 +1,130 @@
+"""Timers, running statistics, episode figures."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+
+class Timers:
+    """Seconds by the name of a stage.
+
+    >>> timers = Timers()
+    >>> with timers("learn"):
+    ...     pass
+    >>> list(timers.take())
+    ['learn']
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(stage, time.perf_counter() - started)
+
+    def add(self, stage: str, seconds: float) -> None:
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
+
+    def take(self) -> dict[str, float]:
+        """What has been counted since the last call."""
+        taken, self._seconds = self._seconds, {}
+        return taken
+
+
+class EpisodeWindow:
+    """The last episodes, and figures over them."""
+
+    def __init__(self, size: int) -> None:
+        self.returns: deque[float] = deque(maxlen=size)
+        self.lengths: deque[int] = deque(maxlen=size)
+        self.total = 0
+
+    def add(self, returns: Iterable[float], lengths: Iterable[int]) -> None:
+        for value, length in zip(returns, lengths, strict=True):
+            self.returns.append(float(value))
+            self.lengths.append(int(length))
+            self.total += 1
+
+    def figures(self) -> dict[str, float]:
+        return {"episodes_total": self.total, **episode_figures(self.returns, self.lengths)}
+
+    def state(self) -> dict[str, Any]:
+        return {"returns": list(self.returns), "lengths": list(self.lengths), "total": self.total}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.returns.clear()
+        self.lengths.clear()
+        self.returns.extend(state["returns"])
+        self.lengths.extend(state["lengths"])
+        self.total = int(state["total"])
+
+
+def episode_figures(returns: Iterable[float], lengths: Iterable[int]) -> dict[str, float]:
+    """Mean, least and greatest return, mean length; not-a-number before the first episode has ended."""
+    values, steps = list(returns), list(lengths)
+    if not values:
+        return dict.fromkeys(
+            ("episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean"), math.nan
+        )
+    return {
+        "episode_return_mean": math.fsum(values) / len(values),
+        "episode_return_min": min(values),
+        "episode_return_max": max(values),
+        "episode_len_mean": sum(steps) / len(steps),
+    }
+
+
+class RunningMoments:
+    """Mean and variance of everything seen, one batch after the other (Chan et al. 1979), in double precision."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count = 0.0
+        self.mean = np.zeros(shape)
+        self.variance = np.ones(shape)
+
+    def update(self, rows: np.ndarray) -> None:
+        count = len(rows)
+        if not count:
+            return
+        rows = rows.astype(np.float64)
+        mean, variance = rows.mean(0), rows.var(0)
+        total = self.count + count
+        delta = mean - self.mean
+        squares = (self.variance * self.count if self.count else 0.0) + variance * count
+        self.variance = (squares + delta**2 * self.count * count / total) / total
+        self.mean = self.mean + delta * count / total
+        self.count = total
+
+
+def pretty_print(result: dict[str, Any]) -> str:
+    """A result or a configuration as readable text, nested things indented.
+
+    >>> print(pretty_print({"timesteps_total": 2048, "learner": {"kl": 0.01234567}}))
+    learner:
+      kl: 0.01235
+    timesteps_total: 2048
+    """
+    return "\n".join(_lines(result, ""))
+
+
+def _lines(value: dict[str, Any], indent: str) -> Iterator[str]:
+    for key in sorted(value, key=str):
+        item = value[key]
+        if isinstance(item, dict) and item:
+            yield f"{indent}{key}:"
+            yield from _lines(item, indent + "  ")
+        elif isinstance(item, float):
+            yield f"{indent}{key}: {item:.4g}" if abs(item) < 1e5 else f"{indent}{key}: {item:.0f}"
+        else:
+            yield f"{indent}{key}: {item}"

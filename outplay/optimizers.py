@@ -1,0 +1,69 @@
+"""Optimizers over one flat vector of parameters.
+
+A policy's parameters are views of one vector, so a whole update is five operations however many layers there are; and
+torch.optim, which takes more than a second to load its compiler, is not needed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outplay.config import OptimizerConfig
+
+
+class Optimizer:
+    """Adam (Kingma & Ba 2015), RMSProp or SGD with momentum, as in torch.optim.
+
+    >>> optimizer = Optimizer(policy.parameters, flat, OptimizerConfig())
+    >>> loss = ...
+    >>> norm = optimizer.step(loss, lr=3e-4, grad_clip=0.5)
+    """
+
+    def __init__(self, parameters: list[Tensor], flat: Tensor, config: OptimizerConfig) -> None:
+        self.parameters = parameters
+        self.flat = flat[: sum(p.numel() for p in parameters)]
+        self.config = config
+        self.first = torch.zeros_like(self.flat)
+        self.second = torch.zeros_like(self.flat)
+        self.steps = 0
+
+    def step(self, loss: Tensor, lr: float, grad_clip: float | None = None) -> float:
+        """Go one step down the loss's gradient; the gradient's norm before it was clipped."""
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return self.apply(gradients, lr, grad_clip)
+
+    @torch.no_grad()
+    def apply(self, gradients: tuple[Tensor, ...], lr: float, grad_clip: float | None = None) -> float:
+        gradient = torch.cat([_flat(g) for g in gradients])
+        norm = float(gradient.norm())
+        if grad_clip is not None and norm > grad_clip:
+            gradient *= grad_clip / norm
+        self.steps += 1
+        match self.config.type:
+            case "adam":
+                beta1, beta2 = self.config.betas
+                self.first.lerp_(gradient, 1 - beta1)
+                self.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                scale = self.second.sqrt().div_((1 - beta2**self.steps) ** 0.5).add_(self.config.eps)
+                self.flat.addcdiv_(self.first, scale, value=-lr / (1 - beta1**self.steps))
+            case "rmsprop":
+                self.second.mul_(self.config.decay).addcmul_(gradient, gradient, value=1 - self.config.decay)
+                self.flat.addcdiv_(gradient, self.second.sqrt().add_(self.config.eps), value=-lr)
+            case "sgd":
+                self.first.mul_(self.config.momentum).add_(gradient)
+                self.flat.add_(self.first, alpha=-lr)
+        return norm
+
+    def state(self) -> dict[str, Tensor]:
+        return {"first": self.first, "second": self.second, "steps": torch.tensor(self.steps)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        self.first.copy_(state["first"])
+        self.second.copy_(state["second"])
+        self.steps = int(state["steps"])
+
+
+def _flat(gradient: Tensor) -> Tensor:
+    """In the order in which the parameters lie in memory: convolutions with their channels last."""
+    return gradient.permute(0, 2, 3, 1).reshape(-1) if gradient.dim() == 4 else gradient.reshape(-1)

@@ -1,0 +1,9 @@
+"""Policies: networks, action distributions, weights."""
+
+from __future__ import annotations
+
+from outplay.policies.distributions import Distribution, distribution_for
+from outplay.policies.networks import ActorCritic, is_normalisable
+from outplay.policies.policy import ActionScaling, Policy, Weights
+
+__all__ = ["ActionScaling", "ActorCritic", "Distribution", "Policy", "Weights", "distribution_for", "is_normalisable"]

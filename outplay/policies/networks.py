@@ -1,0 +1,237 @@
+"""Networks: from observations to the parameters of an action distribution, and to a value."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from outplay.config import ModelConfig
+from outplay.errors import ConfigError
+from outplay.spaces import Leaf
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "swish": nn.SiLU,
+    "linear": nn.Identity,
+}
+# Mnih et al., Nature 2015, for images of about 84 × 84; small ones keep their size.
+_LARGE_IMAGE = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
+_SMALL_IMAGE = [(16, 3, 1), (32, 3, 1)]
+_LARGE = 36
+_FURTHEST = 10.0  # a normalised observation is cut there
+
+
+class Encoder(nn.Module):
+    """Observations become one vector of features: images by convolutions, choices as one-hot, numbers as they are."""
+
+    def __init__(self, leaves: tuple[Leaf, ...], model: ModelConfig) -> None:
+        super().__init__()
+        self.leaves = leaves
+        self.convolutions = nn.ModuleList(_convolutions(leaf, model.conv_filters) for leaf in leaves if leaf.is_image)
+        self.num_features = sum(
+            _conv_features(self.convolutions[i], leaf)
+            for i, leaf in enumerate(leaf for leaf in leaves if leaf.is_image)
+        ) + sum(_flat_features(leaf) for leaf in leaves if not leaf.is_image)
+
+    def forward(self, observations: tuple[Tensor, ...]) -> Tensor:
+        convolutions = iter(self.convolutions)
+        parts = [
+            next(convolutions)(_as_image(x, leaf)).flatten(1) if leaf.is_image else _as_features(x, leaf)
+            for x, leaf in zip(observations, self.leaves, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def _as_image(x: Tensor, leaf: Leaf) -> Tensor:
+    """(B, C, H, W) in [0, 1]. Channels lie last in memory: convolutions on CPUs are faster so."""
+    shape = leaf.shape
+    if len(shape) == 2:
+        x = x.unsqueeze(1)
+    elif len(shape) == 4:  # stacked frames with channels last
+        x = x.permute(0, 1, 4, 2, 3).flatten(1, 2)
+    elif shape[-1] < shape[0]:
+        x = x.permute(0, 3, 1, 2)
+    return x.to(torch.float32, memory_format=torch.channels_last).div_(255.0)
+
+
+def _as_features(x: Tensor, leaf: Leaf) -> Tensor:
+    space = leaf.space
+    if isinstance(space, spaces.Discrete):
+        return nn.functional.one_hot(x.long() - int(space.start), int(space.n)).float()
+    if isinstance(space, spaces.MultiDiscrete):
+        hot = [
+            nn.functional.one_hot(part.long(), int(n))
+            for part, n in zip(x.flatten(1).unbind(-1), space.nvec.ravel(), strict=True)
+        ]
+        return torch.cat(hot, -1).float()
+    return x.flatten(1).float()
+
+
+def _flat_features(leaf: Leaf) -> int:
+    if isinstance(leaf.space, spaces.Discrete):
+        return int(leaf.space.n)
+    if isinstance(leaf.space, spaces.MultiDiscrete):
+        return int(leaf.space.nvec.sum())
+    return int(np.prod(leaf.shape))
+
+
+def _convolutions(leaf: Leaf, filters: list[tuple[int, int, int]] | None) -> nn.Sequential:
+    example = _as_image(torch.zeros(1, *leaf.shape, dtype=torch.uint8), leaf)
+    chosen = filters or (_LARGE_IMAGE if min(example.shape[-2:]) >= _LARGE else _SMALL_IMAGE)
+    channels, layers = example.shape[1], []
+    for out, kernel, stride in chosen:
+        layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
+        channels = out
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _conv_features(layers: nn.Module, leaf: Leaf) -> int:
+    example = _as_image(torch.zeros(1, *leaf.shape, dtype=torch.uint8), leaf)
+    try:
+        with torch.no_grad():
+            return int(layers(example).numel())
+    except RuntimeError as error:
+        raise ConfigError(f"model.conv_filters do not fit an image of {tuple(example.shape[-2:])}: {error}") from error
+
+
+def _mlp(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for i in range(len(sizes) - 1):
+        layers += [nn.Linear(sizes[i], sizes[i + 1]), activation()]
+    return nn.Sequential(*layers)
+
+
+class ActorCritic(nn.Module):
+    """A policy and a value over the same observations, with shared or separate layers.
+
+    The normalisers are part of it, as buffers: so they travel with the weights, are saved with them, and do not change
+    while experience is collected or the policy is evaluated.
+    """
+
+    value_mean: Tensor
+    value_scale: Tensor
+
+    def __init__(
+        self,
+        leaves: tuple[Leaf, ...],
+        num_params: int,
+        gaussian: bool,
+        model: ModelConfig,
+        with_value: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        images = any(leaf.is_image for leaf in leaves)
+        hiddens = model.fcnet_hiddens if model.fcnet_hiddens is not None else ([512] if images else [64, 64])
+        activation = _ACTIVATIONS[model.fcnet_activation or ("relu" if images else "tanh")]
+        self.shares_layers = model.vf_share_layers if model.vf_share_layers is not None else images
+        self.leaves = leaves
+        self.with_value = with_value
+        self.encoder = Encoder(leaves, model)
+        sizes = [self.encoder.num_features, *hiddens]
+        self.hidden = _mlp(sizes, activation)
+        # A Gaussian's spread does not depend on the observation: its parameters come after the means.
+        self.log_std = nn.Parameter(torch.zeros(num_params // 2)) if gaussian else None
+        self.policy_head = nn.Linear(sizes[-1], num_params // 2 if gaussian else num_params)
+        if with_value:
+            if not self.shares_layers:
+                self.value_encoder = Encoder(leaves, model) if images else self.encoder
+                self.value_hidden = _mlp(sizes, activation)
+            self.value_head = nn.Linear(sizes[-1], 1)
+        for i, leaf in enumerate(leaves):
+            if is_normalisable(leaf):
+                self.register_buffer(f"observation_mean_{i}", torch.zeros(leaf.shape))
+                self.register_buffer(f"observation_scale_{i}", torch.ones(leaf.shape))
+        self.register_buffer("value_mean", torch.zeros(()))
+        self.register_buffer("value_scale", torch.ones(()))
+        self.normalises = False
+        self._initialise(generator)
+
+    def _initialise(self, generator: torch.Generator) -> None:
+        """Orthogonal, as is usual for PPO: hidden layers with √2, the policy's output small, the value's 1."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                gain = 2**0.5
+                if module is self.policy_head:
+                    gain = 0.01
+                elif self.with_value and module is self.value_head:
+                    gain = 1.0
+                # Conv weights lie channels-last; orthogonal_ wants them plain.
+                weight = torch.empty(module.weight.shape)
+                nn.init.orthogonal_(weight, gain, generator=generator)
+                with torch.no_grad():
+                    module.weight.copy_(weight)
+                    if module.bias is not None:
+                        module.bias.zero_()
+
+    def _prepared(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if not self.normalises:
+            return observations
+        return tuple(
+            ((x - getattr(self, f"observation_mean_{i}")) * getattr(self, f"observation_scale_{i}")).clamp(
+                -_FURTHEST, _FURTHEST
+            )
+            if is_normalisable(leaf)
+            else x
+            for i, (x, leaf) in enumerate(zip(observations, self.leaves, strict=True))
+        )
+
+    def _params(self, hidden: Tensor) -> Tensor:
+        params: Tensor = self.policy_head(hidden)
+        return params if self.log_std is None else torch.cat([params, self.log_std.expand_as(params)], -1)
+
+    def policy(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """The parameters of the action distribution, (B, P)."""
+        return self._params(self.hidden(self.encoder(self._prepared(observations))))
+
+    def normalised_value(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """The value as the network says it, (B,): `value()` without the normaliser."""
+        observations = self._prepared(observations)
+        if self.shares_layers:
+            hidden = self.hidden(self.encoder(observations))
+        else:
+            hidden = self.value_hidden(self.value_encoder(observations))
+        return self.value_head(hidden).squeeze(-1)  # type: ignore[no-any-return]
+
+    def value(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """The value in units of reward, (B,)."""
+        return self.denormalised(self.normalised_value(observations))
+
+    def denormalised(self, value: Tensor) -> Tensor:
+        return value * self.value_scale + self.value_mean
+
+    def normalised(self, value: Tensor) -> Tensor:
+        return (value - self.value_mean) / self.value_scale
+
+    def both(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """`policy()` and `normalised_value()` of the same observations, through shared layers once."""
+        if not self.shares_layers:
+            return self.policy(observations), self.normalised_value(observations)
+        hidden = self.hidden(self.encoder(self._prepared(observations)))
+        return self._params(hidden), self.value_head(hidden).squeeze(-1)
+
+    @property
+    def base_model(self) -> ActorCritic:
+        return self
+
+    def summary(self) -> str:
+        """Print, and return, a table of the layers and the number of their parameters."""
+        rows = [
+            (name or "(own)", type(module).__name__, f"{count:,}")
+            for name, module in self.named_modules()
+            if (count := sum(p.numel() for p in module.parameters(recurse=False)))
+        ]
+        width = max(len(name) for name, _, _ in rows)
+        lines = [f"{name:<{width}}  {kind:<10} {count:>12}" for name, kind, count in rows]
+        total = sum(p.numel() for p in self.parameters())
+        text = "\n".join([*lines, f"{'total':<{width}}  {'':<10} {total:>12,}"])
+        print(text)
+        return text
+
+
+def is_normalisable(leaf: Leaf) -> bool:
+    return isinstance(leaf.space, spaces.Box) and not leaf.is_image

@@ -1,0 +1,181 @@
+"""The Policy: a network, its action distribution, and its weights as one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from outplay.config import ModelConfig
+from outplay.errors import CheckpointError
+from outplay.policies.distributions import DiagonalGaussian, distribution_for
+from outplay.policies.networks import ActorCritic
+from outplay.spaces import Leaf, Leaves, leaves
+from outplay.streams import seed_for
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Weights:
+    """An immutable, versioned snapshot of everything that acting needs: put once per version, read by all."""
+
+    version: int
+    flat: Array
+
+
+class Policy:
+    """Chooses actions.
+
+    >>> policy = Policy(observation_space, action_space, ModelConfig(), seed=0)
+    >>> actions, state, extras = policy.act(observations, state, explore=True, rng=rng)
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        model: ModelConfig,
+        seed: int,
+        with_value: bool = True,
+        normalize_observations: bool = False,
+        normalize_actions: bool = True,
+        clip_actions: bool = False,
+    ) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.leaves: tuple[Leaf, ...] = leaves(observation_space)
+        self.distribution = distribution_for(action_space)
+        generator = torch.Generator().manual_seed(seed_for(seed, "weights"))
+        self.model = ActorCritic(
+            self.leaves,
+            self.distribution.num_params,
+            isinstance(self.distribution, DiagonalGaussian),
+            model,
+            with_value,
+            generator,
+        )
+        self.model.normalises = normalize_observations
+        self.flat = _flatten(self.model)
+        # With shared layers the value comes with the action at next to no cost; else the learner asks for all at once.
+        self._values_when_acting = with_value and self.model.shares_layers
+        self._scaling = ActionScaling(action_space, normalize_actions, clip_actions)
+        self.version = 0
+        self.device = torch.device("cpu")
+
+    def to(self, device: str) -> Self:
+        """Move the network to a device."""
+        if torch.device(device) != self.device:
+            self.device = torch.device(device)
+            self.flat = _flatten(self.model, self.device)
+        return self
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return list(self.model.parameters())
+
+    @torch.inference_mode()
+    def act(
+        self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        """Actions for a batch of observations; extras: the distribution's parameters, and values if at hand."""
+        inputs = tuple(torch.from_numpy(np.ascontiguousarray(leaf)).to(self.device) for leaf in observations)
+        extras = {}
+        if self._values_when_acting:
+            params, value = self.model.both(inputs)
+            extras["value"] = self.model.denormalised(value).cpu().numpy()
+        else:
+            params = self.model.policy(inputs)
+        extras["dist"] = chosen = params.cpu().numpy()
+        actions = self.distribution.sample(chosen, rng) if explore else self.distribution.mode(chosen)
+        return actions, state, extras
+
+    def initial_state(self, lanes: int) -> dict[str, Array]:  # noqa: ARG002 - a recurrent policy will need it
+        """The recurrent state of `lanes` new episodes: none."""
+        return {}
+
+    def to_env(self, actions: Array) -> Array:
+        """The policy's actions as the environment takes them: shifted, rescaled or clipped to its space."""
+        return self._scaling(actions)
+
+    def get_weights(self) -> dict[str, Array]:
+        """The parameters by name, as copies."""
+        return {name: p.detach().cpu().numpy().copy() for name, p in self.model.state_dict().items()}
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        """Take parameters by name, as `get_weights` gives them."""
+        own = self.model.state_dict()
+        if set(weights) != set(own):
+            wrong = sorted(set(weights) ^ set(own))[0]
+            raise CheckpointError(f"these weights are of another network: they differ in {wrong!r}")
+        with torch.no_grad():
+            for name, p in own.items():
+                value = torch.as_tensor(np.array(weights[name]))
+                if value.shape != p.shape:
+                    raise CheckpointError(
+                        f"these weights are of another network: {name!r} is {tuple(value.shape)}, here {tuple(p.shape)}"
+                    )
+                p.copy_(value)
+
+    def snapshot(self, version: int) -> Weights:
+        return Weights(version, self.flat.detach().cpu().numpy().copy())
+
+    def load(self, weights: Weights) -> None:
+        # From an array that may be a view of shared memory: copied, so that alignment is the same everywhere.
+        self.version = weights.version
+        with torch.no_grad():
+            self.flat.copy_(torch.from_numpy(np.array(weights.flat)))
+
+
+def _flatten(model: ActorCritic, device: torch.device | None = None) -> Tensor:
+    """Lay all parameters, then all buffers, into one vector of which they are views: one copy moves them all."""
+    parameters, buffers = list(model.parameters()), list(model.buffers())
+    flat = torch.empty(sum(t.numel() for t in (*parameters, *buffers)), device=device)
+    offset = 0
+    for tensor in (*parameters, *buffers):
+        piece = flat[offset : offset + tensor.numel()]
+        # Convolutions keep their channels-last layout inside their piece.
+        if tensor.dim() == 4:
+            out, channels, height, width = tensor.shape
+            view = piece.view(out, height, width, channels).permute(0, 3, 1, 2)
+        else:
+            view = piece.view(tensor.shape)
+        with torch.no_grad():
+            view.copy_(tensor)
+        tensor.data = view
+        offset += tensor.numel()
+    return flat
+
+
+class ActionScaling:
+    """From the policy's actions to the environment's."""
+
+    def __init__(self, space: gymnasium.Space[Any], normalize: bool, clip: bool) -> None:
+        self.space = space
+        self.start: Any = 0
+        self.scale: Array | None = None
+        self.clip = clip
+        if isinstance(space, (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)):
+            self.start = space.start
+        if isinstance(space, gymnasium.spaces.Box):
+            self.low, self.high = space.low.ravel(), space.high.ravel()
+            bounded = bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
+            if normalize and bounded:
+                self.scale = (self.high - self.low) / 2
+                self.middle = (self.high + self.low) / 2
+        self.is_box = isinstance(space, gymnasium.spaces.Box)
+
+    def __call__(self, actions: Array) -> Array:
+        if not self.is_box:
+            return actions + self.start if np.any(self.start) else actions
+        shape = (*actions.shape[:-1], *(self.space.shape or ()))
+        if self.scale is not None:
+            actions = (self.middle + self.scale * actions).clip(self.low, self.high)
+        elif self.clip:
+            actions = actions.clip(self.low, self.high)
+        return actions.reshape(shape).astype(self.space.dtype, copy=False)

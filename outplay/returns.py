@@ -1,0 +1,74 @@
+"""Returns and advantages: pure functions over arrays of T steps × N lanes.
+
+In all of them, t is the step, r_t the reward for the action taken at t, V_t the value of the observation at t, and V'_t
+the value of what came after: V_{t+1} within an episode, the value of the final observation where it was truncated, of
+the observation after the last step where the arrays end, and 0 where it terminated. An episode ends where it terminated or
+was truncated; nothing is carried over its end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def next_values(
+    values: Array,
+    last_values: Array,
+    terminated: Array,
+    final_values: Array,
+    final_steps: Array,
+    final_lanes: Array,
+) -> Array:
+    """V'_t (T, N) from V_t (T, N), the values after the last step (N,) and those of K truncated episodes' ends (K,).
+
+    >>> next_values(np.array([[1.], [2.]]), np.array([3.]), np.zeros((2, 1), bool), *3 * [np.zeros(0, int)])
+    array([[2.],
+           [3.]])
+    """
+    following = np.concatenate([values[1:], last_values[None]])
+    following[final_steps, final_lanes] = final_values
+    return np.where(terminated, np.zeros((), values.dtype), following)
+
+
+def discounted_returns(rewards: Array, ended: Array, gamma: float, last_values: Array | None = None) -> Array:
+    """G_t = r_t + γ G_{t+1}, with G = 0 after an episode's end and `last_values` (0 unless given) after the last step.
+
+    >>> discounted_returns(np.array([[1.], [2.], [4.]]), np.array([[False], [True], [False]]), 0.5)
+    array([[2.],
+           [2.],
+           [4.]])
+    """
+    returns = np.empty_like(rewards)
+    following = np.zeros_like(rewards[0]) if last_values is None else last_values
+    for t in reversed(range(len(rewards))):
+        following = rewards[t] + gamma * np.where(ended[t], np.zeros((), rewards.dtype), following)
+        returns[t] = following
+    return returns
+
+
+def gae(rewards: Array, values: Array, following: Array, ended: Array, gamma: float, lambda_: float) -> Array:
+    """Generalised advantage estimation (Schulman et al. 2016): A_t = Σ_k (γλ)^k δ_{t+k}, δ_t = r_t + γ V'_t − V_t.
+
+    λ = 1 gives the discounted return (with the value at its end) minus V_t, λ = 0 the one-step error δ_t.
+
+    >>> gae(np.array([[1.], [1.]]), np.zeros((2, 1)), np.zeros((2, 1)), np.zeros((2, 1), bool), 1.0, 0.5)
+    array([[1.5],
+           [1. ]])
+    """
+    errors: Array = rewards + gamma * following - values
+    advantages = np.empty_like(errors)
+    carry = np.where(ended, np.zeros((), errors.dtype), np.asarray(gamma * lambda_, errors.dtype))
+    running = np.zeros_like(errors[0])
+    for t in reversed(range(len(errors))):
+        running = errors[t] + carry[t] * running
+        advantages[t] = running
+    return advantages
+
+
+def standardized(values: Array, valid: Array | None = None) -> Array:
+    """Shifted and scaled to mean 0 and deviation 1, over the valid ones."""
+    chosen = values if valid is None else values[valid]
+    scaled: Array = (values - chosen.mean()) / (chosen.std() + np.asarray(1e-8, values.dtype))
+    return scaled

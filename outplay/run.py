@@ -1,0 +1,305 @@
+"""A Run: one Algorithm with a run folder. The loop around it: stop conditions, checkpoints, metrics, requests."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from outplay.algorithms import Algorithm, find_algorithm
+from outplay.checkpoint import checkpoints_in, name_of, newest_valid
+from outplay.envs import env_name, is_import_path
+from outplay.errors import CheckpointError, ConfigError, EnvError, OutplayError, RunError, nearest
+from outplay.experiments import Experiment, load_file
+from outplay.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics, replace_file
+
+log = logging.getLogger("outplay")
+
+_HEARTBEAT = 1.0  # seconds between two writings of status.json
+
+
+def results_folder(chosen: str | Path | None) -> Path:
+    """Where runs go: what was chosen, else $OUTPLAY_RESULTS, else ~/outplay_results."""
+    return Path(chosen or os.environ.get("OUTPLAY_RESULTS") or "~/outplay_results").expanduser()
+
+
+def new_run_folder(results: Path, experiment: str, algorithm: str, env: str) -> Path:
+    """A new folder RESULTS/<experiment>/<ALGO>_<env>_<id>_<date>."""
+    plain = re.sub(r"[^\w.-]+", "-", env.replace(":", ".")).strip("-")
+    date = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = results / experiment / f"{algorithm}_{plain}_{secrets.token_hex(3)}_{date}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise RunError(f"the run folder {folder} cannot be made: {error.strerror or error}") from error
+    return folder
+
+
+class Run:
+    """One training run in its folder.
+
+    >>> run = Run.create(experiment, results_folder(None))
+    >>> run.train(on_result=lambda result: print(result["episode_return_mean"]))
+    """
+
+    def __init__(self, experiment: Experiment, algorithm: Algorithm, folder: Path) -> None:
+        self.experiment = experiment
+        self.algorithm = algorithm
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        self.resumed_from: int | None = None
+        self.stop_reason = ""
+        self._stop_requested = ""
+        self._saved_at = -1
+        self._best: tuple[float, int] | None = None
+        self._beaten = 0.0
+
+    @classmethod
+    def create(cls, experiment: Experiment, results: Path, folders: Iterable[Path] = ()) -> Run:
+        """A new run. Everything is checked before its folder is made."""
+        algorithm = make_algorithm(experiment, folders)
+        try:
+            folder = new_run_folder(results, experiment.name, type(algorithm).__name__, algorithm.env_spec.name)
+            run = cls(experiment, algorithm, folder)
+            run._write_config()
+        except BaseException:
+            algorithm.stop()
+            raise
+        return run
+
+    @classmethod
+    def resume(
+        cls,
+        folder: Path,
+        stop: dict[str, float] | None = None,
+        change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        env: Any = None,
+        trust: bool = False,
+        folders: Iterable[Path] = (),
+    ) -> Run:
+        """A run as it was at its newest checkpoint that can be read; `change` may alter its settings."""
+        experiment = read_experiment(folder)
+        allowed_env(experiment.env, env, trust, f"run {folder}")
+        if env is not None and env_name(env) != experiment.env:
+            raise ConfigError(f"run {folder} was trained on {experiment.env!r}, not on {env_name(env)!r}")
+        experiment = experiment.model_copy(
+            update={"stop": stop or experiment.stop, "config": change(experiment.config)}
+        )
+        algorithm = make_algorithm(experiment.model_copy(update={"env": env or experiment.env}), folders)
+        run = cls(experiment, algorithm, folder)
+        try:
+            run._restore()
+        except BaseException:
+            algorithm.stop()
+            raise
+        return run
+
+    def _restore(self) -> None:
+        found = checkpoints_in(self.checkpoints)
+        self.resumed_from = 0
+        if found:
+            path, damaged = next(newest_valid(found))
+            for sentence in damaged:
+                log.warning("%s; going back to %s", sentence, path.name)
+            self.algorithm.restore(path)
+            self.resumed_from = self._saved_at = self.algorithm.iteration
+            for newer in found[found.index(path) + 1 :]:
+                shutil.rmtree(newer)
+
+    def _write_config(self) -> None:
+        body = self.experiment.model_dump(mode="json", exclude={"name", "env"})
+        config = self.algorithm.get_config()
+        del config["env"]
+        data = {self.experiment.name: {"env": self.algorithm.env_spec.name, **body, "config": config}}
+        replace_file(self.folder / "config.yaml", yaml.safe_dump(data, sort_keys=False))
+        (self.folder / "control").mkdir(exist_ok=True)
+
+    def request_stop(self, reason: str) -> None:
+        """End after the iteration that runs, with a checkpoint. May be called from a signal handler."""
+        self._stop_requested = reason
+
+    @property
+    def is_stopping(self) -> bool:
+        return bool(self._stop_requested)
+
+    def train(self, on_result: Callable[[dict[str, Any]], None] = lambda _: None) -> str:
+        """Train until a stop condition is reached, or for ever without one; the reason why it ended."""
+        kept = read_metrics(self.folder / "metrics.jsonl", self.algorithm.iteration)
+        saved = {int(path.name.removeprefix("checkpoint_")) for path in checkpoints_in(self.checkpoints)}
+        self._best = _best_of([result for result in kept if result["training_iteration"] in saved])
+        sinks = self._sinks(kept)
+        last = kept[-1] if kept else {}
+        try:
+            self._beat("running", last, force=True)
+            while not (reason := self._reason_to_stop(last)):
+                last = self.algorithm.train()
+                for sink in sinks:
+                    sink.write(last)
+                self._checkpoint_if_due(last)
+                self._obey_requests(last)
+                self._beat("running", last)
+                on_result(last)
+            self.stop_reason = reason
+            if self.experiment.checkpoint_at_end or self._stop_requested:
+                self.save()
+            self._beat("stopped" if self._stop_requested else "finished", last, force=True)
+        except OutplayError as error:
+            self._after_failure(last, error)
+            raise
+        finally:
+            for sink in sinks:
+                sink.close()
+            self.algorithm.stop()
+        return reason
+
+    def _after_failure(self, last: dict[str, Any], error: OutplayError) -> None:
+        """What was learned up to the last whole iteration is kept, if the disk takes it."""
+        try:
+            if isinstance(error, EnvError) and self.algorithm.iteration > 0:
+                self.save()
+            self._beat("failed", last, force=True, error=str(error).splitlines()[0])
+        except RunError as second:
+            log.warning("%s", second)
+
+    def _sinks(self, kept: list[dict[str, Any]]) -> list[Sink]:
+        sinks: list[Sink] = [JsonLines(self.folder / "metrics.jsonl", kept)]
+        if "csv" in self.experiment.loggers:
+            sinks.append(Csv(self.folder / "progress.csv", kept))
+        if "tensorboard" in self.experiment.loggers:
+            sinks.append(TensorBoard(self.folder / "tensorboard", self.algorithm.timesteps))
+        return sinks
+
+    def _reason_to_stop(self, last: dict[str, Any]) -> str:
+        if self._stop_requested:
+            return self._stop_requested
+        figures = flattened(last)
+        for name, threshold in self.experiment.stop.items():
+            if name not in figures:
+                if last and not name.startswith("evaluation/"):
+                    raise ConfigError(f"stop: there is no metric {name!r}{nearest(name, figures)}")
+                continue
+            value = figures[name]
+            if value is not None and value >= threshold:
+                return f"{name} reached {threshold:g}"
+        return ""
+
+    def save(self) -> Path:
+        """A checkpoint of this iteration, if there is none yet."""
+        path = self.checkpoints / name_of(self.algorithm.iteration)
+        if self._saved_at != self.algorithm.iteration:
+            self.algorithm.save(self.checkpoints)
+            self._saved_at = self.algorithm.iteration
+            self._drop_old_checkpoints()
+        return path
+
+    def _checkpoint_if_due(self, result: dict[str, Any]) -> None:
+        value = result["episode_return_mean"]
+        frequency = self.experiment.checkpoint_freq
+        if frequency and self.algorithm.iteration % frequency == 0:
+            if value == value and (self._best is None or value >= self._best[0]):
+                self._best = (value, self.algorithm.iteration)
+            self.save()
+
+    def _drop_old_checkpoints(self) -> None:
+        keep = self.experiment.keep_checkpoints
+        if keep is None:
+            return
+        best = None if self._best is None else self.checkpoints / name_of(self._best[1])
+        for path in checkpoints_in(self.checkpoints)[:-keep]:
+            if path != best:
+                shutil.rmtree(path)
+
+    def _obey_requests(self, result: dict[str, Any]) -> None:
+        """Requests are small files in control/: stop, checkpoint, evaluate."""
+        for request in sorted((self.folder / "control").iterdir()):
+            request.unlink(missing_ok=True)
+            match request.name:
+                case "stop":
+                    self.request_stop("a request in control/")
+                case "checkpoint":
+                    self.save()
+                case "evaluate":
+                    result["evaluation"] = self.algorithm.evaluate()
+                case other:
+                    log.warning("control/%s is no request; stop, checkpoint and evaluate are", other)
+
+    def progress(self, result: dict[str, Any]) -> float:
+        """How near the nearest stop condition is, from 0 to 1."""
+        figures = flattened(result)
+        shares = [
+            (figures.get(name) or 0.0) / threshold for name, threshold in self.experiment.stop.items() if threshold > 0
+        ]
+        return max(0.0, min(1.0, max(shares, default=0.0)))
+
+    def _beat(self, state: str, last: dict[str, Any], force: bool = False, error: str = "") -> None:
+        now = time.monotonic()
+        if not force and now - self._beaten < _HEARTBEAT:
+            return
+        self._beaten = now
+        workers = self.algorithm._workers
+        status = {
+            "state": state,
+            "pid": os.getpid(),
+            "updated": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "training_iteration": self.algorithm.iteration,
+            "timesteps_total": self.algorithm.timesteps,
+            "episode_return_mean": last.get("episode_return_mean"),
+            "progress": self.progress(last),
+            "workers": {
+                "number": 0 if workers is None else workers.num_workers,
+                "replaced": 0 if workers is None else workers.replaced,
+            },
+            **({"error": error} if error else {}),
+        }
+        replace_file(self.folder / "status.json", as_json(status) + "\n")
+
+
+def make_algorithm(experiment: Experiment, folders: Iterable[Path] = ()) -> Algorithm:
+    algorithm = find_algorithm(experiment.run)
+    return algorithm(env=experiment.env, config=experiment.config, folders=folders)
+
+
+def allowed_env(recorded: Any, given: Any, trust: bool, where: str) -> None:
+    """Names on disk are not imported unless the user repeats or trusts them."""
+    if given is None and is_import_path(recorded) and not trust:
+        raise CheckpointError(
+            f"{where} names the environment {recorded!r}, which would be imported; if you trust it, repeat it with "
+            f"--env {recorded}, or add --trust"
+        )
+
+
+def read_experiment(folder: Path) -> Experiment:
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise CheckpointError(f"there is no run at {folder}: it has no config.yaml")
+    return load_file(path)[0]
+
+
+def find_run(path: str | Path, results: Path) -> Path:
+    """A run folder from what a user wrote: a path, or the name of a folder under the results."""
+    given = Path(path).expanduser()
+    if (given / "config.yaml").exists():
+        return given
+    for parent in (given.parent, given.parent.parent):
+        if given.exists() and (parent / "config.yaml").exists():
+            return parent
+    matches = sorted(results.glob(f"*/{given.name}*/config.yaml")) if given.name == str(path) else []
+    if len(matches) == 1:
+        return matches[0].parent
+    if matches:
+        raise CheckpointError(f"{len(matches)} runs in {results} begin with {path!r}; give more of the name")
+    raise CheckpointError(f"there is no run at {given}; `outplay runs` lists them")
+
+
+def _best_of(results: list[dict[str, Any]]) -> tuple[float, int] | None:
+    scored = [(r["episode_return_mean"], r["training_iteration"]) for r in results]
+    return max((pair for pair in scored if pair[0] is not None), default=None)
