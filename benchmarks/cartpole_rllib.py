@@ -1,9 +1,10 @@
 """CartPole-v1 by RLlib's PPO with its tuned settings: one of the sides of cartpole.py, which runs it.
 
-    python benchmarks/cartpole_rllib.py [--seed 0] [--env-runners 0]
+    python benchmarks/cartpole_rllib.py [--seed 0] [--env-runners 2] [--threads 1]
 
 Trains until the mean return of the last 20 finished episodes, looked at after every iteration, is 475, or for 200,000
-steps, and prints one line of JSON.
+steps, and prints one line of JSON. Two processes play: on 2 cores that gave 20% more steps/s than the main process
+alone. PyTorch has one thread in the main process, which learns, as it has in the others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 warnings.filterwarnings("ignore")
 
 import ray  # noqa: E402 (it reads the environment when it is imported)
+import torch  # noqa: E402
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig  # noqa: E402
 
@@ -40,8 +42,10 @@ def settings(seed: int, env_runners: int) -> PPOConfig:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--env-runners", type=int, default=0, help="processes that play; 0: the main one plays")
+    parser.add_argument("--env-runners", type=int, default=2, help="processes that play; 0: the main one plays")
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     logging.disable(logging.WARNING)
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
     algorithm = settings(args.seed, args.env_runners).build_algo()

@@ -7,8 +7,9 @@ own file, as a subclass of `AlgorithmConfig`.
 from __future__ import annotations
 
 import itertools
+from collections import abc
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -210,30 +211,36 @@ def validated(cls: type[S], data: dict[str, Any], where: str) -> S:
     try:
         return cls.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_sentence(cls, error, where)) from None
+        raise ConfigError(_sentence(cls, data, error, where)) from None
 
 
-def _sentence(cls: type[BaseModel], error: ValidationError, where: str) -> str:
+def _sentence(cls: type[BaseModel], data: dict[str, Any], error: ValidationError, where: str) -> str:
     # With a union, each of its members complains; the complaint about the value that is there comes first.
     first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"]]
-    owner, names = cls, []
-    for part in path:
-        names.append(part)
-        field = _fields(owner).get(part)
-        inner = _settings_in(field)
-        if inner is None:
+    owner: type[BaseModel] | None = cls
+    names: list[str] = []
+    fields: dict[str, FieldInfo] = {}
+    value: Any = data
+    for part in first["loc"]:  # as far as settings go: what is inside a list is told as the list
+        if owner is None:
             break
-        owner = inner
+        fields = _fields(owner)
+        names.append(str(part))
+        value = value.get(part) if isinstance(value, dict) else value
+        owner = _settings_in(fields.get(str(part)))
     key = ".".join(names)
-    if first["type"] == "extra_forbidden":
-        return f"{where}: unknown setting {key!r}{nearest(names[-1], _fields(owner))}"
     if first["type"] == "value_error":
         return f"{where}: {first['ctx']['error']}"
-    if first["type"] == "missing":
-        return f"{where}: the setting {key!r} is missing"
-    field = _fields(owner).get(names[-1])
-    return f"{where}: {key} must be {_wanted(field, first)}, not {_value(first['input'])}"
+    if first["type"] == "extra_forbidden":
+        return f"{where}: unknown setting {key!r}{nearest(names[-1], fields)}"
+    wanted = type_in_words(fields[names[-1]])
+    if isinstance(value, dict) and len(first["loc"]) > len(names):  # one entry of a dict is wrong
+        key, value, wanted = f"{key}.{first['loc'][len(names)]}", first["input"], _expected(first)
+    return f"{where}: {key} must be {wanted}, not {_value(value)}"
+
+
+def _expected(error: Any) -> str:
+    return "a number" if "float" in error["type"] else str(error["msg"]).removeprefix("Input should be ")
 
 
 def _fields(cls: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -250,46 +257,44 @@ def _value(value: Any) -> str:
     return text if len(text) < 60 else text[:57] + "…"
 
 
-def _wanted(field: FieldInfo | None, error: Any) -> str:
-    words = type_in_words(field) if field is not None else ""
-    return words or error["msg"].removeprefix("Input should be ")
-
-
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 
 
 def type_in_words(field: FieldInfo) -> str:
     """What a field takes, for messages and for the documentation."""
-    bounds = "".join(_bound(m) for m in field.metadata)
-    return _words(field.annotation) + bounds
+    return _words(field.annotation, _bounds(field.metadata))
 
 
-def _bound(constraint: Any) -> str:
-    for name, text in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
-        if (limit := getattr(constraint, name, None)) is not None:
-            return f" of {text} {limit:g}"
-    return ""
+def _bounds(constraints: Any) -> str:
+    words = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
+    found = [
+        f"{text} {limit:g}"
+        for constraint in constraints
+        for name, text in words
+        if (limit := getattr(constraint, name, None)) is not None
+    ]
+    return f" of {' and '.join(found)}" if found else ""
 
 
-def _words(kind: Any) -> str:
+def _words(kind: Any, bounds: str = "") -> str:
     if kind in _WORDS:
-        return _WORDS[kind]
-    origin = getattr(kind, "__origin__", None)
-    if origin is not None and hasattr(kind, "__metadata__"):
-        constraints = [c for m in kind.__metadata__ for c in getattr(m, "metadata", [m])]
-        return _words(origin) + " and".join(bound for c in constraints if (bound := _bound(c)))
+        return _WORDS[kind] + (bounds if kind in (int, float) else "")
+    origin = get_origin(kind)
+    if origin is Annotated:
+        inner, *metadata = get_args(kind)
+        return _words(inner, _bounds([c for m in metadata for c in getattr(m, "metadata", [m])]))
     if origin is Literal:
         return " or ".join(str(choice) for choice in get_args(kind))
     if origin is tuple:
         return f"[{', '.join(_words(part) for part in get_args(kind))}]"
     if origin is list:
         return f"a list of {_words(get_args(kind)[0])}"
-    if origin is dict or kind is dict:
+    if origin is dict:
         return "key: value pairs"
+    if origin is abc.Callable:
+        return "a function"
     if isinstance(kind, type) and issubclass(kind, Settings):
         return "settings (key: value)"
     if parts := get_args(kind):
-        if callable in parts or any("Callable" in str(part) for part in parts):
-            return "a function"
-        return " or ".join(_words(part) for part in parts)
-    return str(kind)
+        return " or ".join(_words(part, bounds) for part in parts)
+    return "anything" if kind is Any else str(kind)

@@ -22,7 +22,8 @@ class Fragment:
     `extras` is what the policy said about its actions (the distribution's parameters as "dist", perhaps "value").
     `valid` is False where a lane waited for others to finish (`complete_episodes`). An episode's last observation is
     kept in `final_observations` if the episode was truncated, because its value counts: at step `final_steps[i]` of
-    lane `final_lanes[i]`. `policy_state` is the recurrent state that the Fragment began with; a policy without one has none.
+    lane `final_lanes[i]`. `policy_state` is the recurrent state that the Fragment began with; a policy without
+    one has none.
     """
 
     group: int

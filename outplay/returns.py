@@ -2,8 +2,8 @@
 
 In all of them, t is the step, r_t the reward for the action taken at t, V_t the value of the observation at t, and V'_t
 the value of what came after: V_{t+1} within an episode, the value of the final observation where it was truncated, of
-the observation after the last step where the arrays end, and 0 where it terminated. An episode ends where it terminated or
-was truncated; nothing is carried over its end.
+the observation after the last step where the arrays end, and 0 where it terminated. An episode ends where it terminated
+or was truncated; nothing is carried over its end.
 """
 
 from __future__ import annotations

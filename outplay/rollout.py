@@ -24,7 +24,7 @@ from outplay.streams import seed_for, stream
 
 log = logging.getLogger("outplay")
 
-_MOST_DEATHS = 5  # of workers, one after the other, without a Fragment in between
+_MOST_DEATHS = 2  # of workers, one after the other, without a Fragment in between
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class WorkerSet:
         self.num_workers = min(num_workers, len(spec.group_sizes))
         if num_workers > self.num_workers:
             log.warning(
-                "num_workers is %d, but %d environments in %d EnvGroups keep only %d of them busy; raise num_env_groups",
+                "num_workers is %d, but %d environments in %d EnvGroups keep only %d busy; raise num_env_groups",
                 num_workers, sum(spec.group_sizes), len(spec.group_sizes), self.num_workers,
             )  # fmt: skip
         self.states = states or [GroupState(size) for size in spec.group_sizes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from pydantic import Field
 
 from outplay.algorithms.algorithm import Algorithm
@@ -47,7 +48,7 @@ class A2CLearner(Learner[A2CConfig]):
 
         params, values = self.model.both(rows.observations)
         policy_loss = -(self.distribution.log_prob(params, rows.actions) * rows.advantages).mean()
-        value_loss = ((values - self.model.normalised(rows.targets)) ** 2).mean()
+        value_loss = torch.nn.functional.mse_loss(values, rows.targets)
         entropy = self.distribution.entropy(params).mean()
         loss = policy_loss + config.vf_loss_coeff * value_loss - entropy_coeff * entropy
         norm = self.optimizer.step(loss, lr, config.grad_clip)

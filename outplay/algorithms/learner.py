@@ -39,10 +39,10 @@ class Rows:
 
     observations: tuple[Tensor, ...]
     actions: Tensor
-    old_params: Tensor
+    old_params: Tensor  # of the distribution that acted
+    old_log_prob: Tensor
     advantages: Tensor
-    targets: Tensor
-    old_values: Tensor
+    targets: Tensor  # of the value, normalised as the network's output is
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -50,7 +50,11 @@ class Rows:
     def select(self, index: Any) -> Rows:
         return Rows(
             tuple(leaf[index] for leaf in self.observations),
-            *(getattr(self, name)[index] for name in ("actions", "old_params", "advantages", "targets", "old_values")),
+            self.actions[index],
+            self.old_params[index],
+            self.old_log_prob[index],
+            self.advantages[index],
+            self.targets[index],
         )
 
 
@@ -122,13 +126,15 @@ class Learner(Generic[C]):
         advantages = batch.rows(estimates.advantages)
         if standardize:
             advantages = returns.standardized(advantages)
+        actions = self.tensor(batch.rows(batch.actions))
+        old_params = self.tensor(batch.rows(batch.extras["dist"]))
         return Rows(
             self.tensors(batch.observation_rows()),
-            self.tensor(batch.rows(batch.actions)),
-            self.tensor(batch.rows(batch.extras["dist"])),
+            actions,
+            old_params,
+            self.distribution.log_prob(old_params, actions),
             self.tensor(advantages),
-            self.tensor(batch.rows(estimates.targets)),
-            self.tensor(batch.rows(estimates.values)),
+            self.model.normalised(self.tensor(batch.rows(estimates.targets))),
         )
 
     def lr(self, timesteps: int) -> float:
@@ -159,7 +165,7 @@ class Learner(Generic[C]):
         square = keep * square + (1 - keep) * float(np.square(targets, dtype=np.float64).mean())
         self.value_moments = (weight, mean, square)
         new_mean = mean / weight
-        new_scale = max(square / weight - new_mean**2, 1e-8) ** 0.5
+        new_scale = max(square / weight - new_mean**2, 1e-4) ** 0.5
         head, old_mean, old_scale = self.model.value_head, self.model.value_mean, self.model.value_scale
         head.weight.mul_(old_scale / new_scale)
         head.bias.mul_(old_scale).add_(old_mean - new_mean).div_(new_scale)

@@ -22,6 +22,7 @@ class PPOConfig(AlgorithmConfig):
 
     num_envs: Positive = Field(16, description="How many environments there are in all.")
     train_batch_size: Positive = Field(2048, description="Steps per iteration; at least so many are collected.")
+    gamma: Fraction = Field(0.995, description="The discount of later rewards.")
     lr: NotNegative = Field(1e-3, description="The learning rate.")
     grad_clip: float | None = Field(
         0.5, gt=0, description="Gradients longer than this are shortened to it (the norm over all parameters)."
@@ -29,7 +30,7 @@ class PPOConfig(AlgorithmConfig):
     use_critic: bool = Field(True, description="Learn a value and measure advantages against it; else use returns.")
     use_gae: bool = Field(True, description="Estimate advantages with lambda_; else as with lambda_ = 1.")
     lambda_: Fraction = Field(
-        0.95, alias="lambda", description="GAE's λ: 1 trusts the rewards seen, 0 the value of the next observation."
+        0.97, alias="lambda", description="GAE's λ: 1 trusts the rewards seen, 0 the value of the next observation."
     )
     kl_coeff: NotNegative = Field(
         0.0, description="Weight of the KL divergence from the policy that acted; adapted so that it nears kl_target."
@@ -74,11 +75,11 @@ class PPOLearner(Learner[PPOConfig]):
         pieces, norms = [], []
         for epoch in range(config.num_sgd_iter):
             for piece in self.minibatches(rows, config.sgd_minibatch_size, iteration, epoch, config.shuffle_sequences):
-                loss, metrics = self.loss(piece, entropy_coeff)
+                loss, metrics = self.loss(piece, entropy_coeff, measure=epoch == config.num_sgd_iter - 1)
                 norms.append(self.optimizer.step(loss, lr, config.grad_clip))
                 pieces.append(metrics)
 
-        means = mean_metrics(pieces)
+        means = mean_metrics([metrics for metrics in pieces if metrics])
         self._adapt_kl_coeff(means["kl"])
         return {
             **means,
@@ -89,36 +90,38 @@ class PPOLearner(Learner[PPOConfig]):
             "kl_coeff": self.kl_coeff,
         }
 
-    def loss(self, rows: Rows, entropy_coeff: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """−min(ρA, clip(ρ, 1−ε, 1+ε)A) + c_v (V − target)² − c_e H + c_kl KL(old ‖ new), averaged over the rows."""
+    def loss(self, rows: Rows, entropy_coeff: float, measure: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
+        """−min(ρA, clip(ρ, 1−ε, 1+ε)A) + c_v (V − target)² − c_e H + c_kl KL(old ‖ new), averaged over the rows.
+
+        What has no weight in it is computed only when it is to be measured.
+        """
         config = self.config
         if config.use_critic:
             params, values = self.model.both(rows.observations)
-            value_loss = (values - self.model.normalised(rows.targets)) ** 2
-            if config.vf_clip_param is not None:
-                value_loss = value_loss.clamp(max=config.vf_clip_param)
+            value_loss = self._value_loss(values, rows.targets)
         else:
             params, value_loss = self.model.policy(rows.observations), torch.zeros(())
-        log_prob = self.distribution.log_prob(params, rows.actions)
-        ratio = (log_prob - self.distribution.log_prob(rows.old_params, rows.actions)).exp()
+        ratio = (self.distribution.log_prob(params, rows.actions) - rows.old_log_prob).exp()
         clipped = ratio.clamp(1 - config.clip_param, 1 + config.clip_param)
         policy_loss = -torch.minimum(ratio * rows.advantages, clipped * rows.advantages).mean()
-        kl = self.distribution.kl(rows.old_params, params).mean()
-        entropy = self.distribution.entropy(params).mean()
-        value_loss = value_loss.mean()
-        loss = policy_loss + config.vf_loss_coeff * value_loss - entropy_coeff * entropy
-        if self.kl_coeff:
-            loss = loss + self.kl_coeff * kl
-        with torch.no_grad():
-            metrics = {
-                "total_loss": loss.detach(),
-                "policy_loss": policy_loss.detach(),
-                "vf_loss": value_loss.detach(),
-                "entropy": entropy.detach(),
-                "kl": kl.detach(),
-                "clip_fraction": (ratio != clipped).float().mean(),
-            }
-        return loss, metrics
+        loss = policy_loss + config.vf_loss_coeff * value_loss
+        metrics = {"policy_loss": policy_loss, "vf_loss": value_loss}
+        if entropy_coeff or measure:
+            metrics["entropy"] = self.distribution.entropy(params).mean()
+            loss = loss - entropy_coeff * metrics["entropy"]
+        if self.kl_coeff or measure:
+            metrics["kl"] = self.distribution.kl(rows.old_params, params).mean()
+            loss = loss + self.kl_coeff * metrics["kl"]
+        if not measure:
+            return loss, {}
+        metrics |= {"total_loss": loss, "clip_fraction": (ratio != clipped).float().mean()}
+        return loss, {name: value.detach() for name, value in metrics.items()}
+
+    def _value_loss(self, values: Tensor, targets: Tensor) -> Tensor:
+        limit = self.config.vf_clip_param
+        if limit is None:
+            return torch.nn.functional.mse_loss(values, targets)
+        return ((values - targets) ** 2).clamp(max=limit).mean()
 
     def _returns(self, batch: Batch) -> Estimates:
         """Without a critic: the rewards to come, as far as they were seen."""

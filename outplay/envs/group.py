@@ -163,7 +163,7 @@ class EnvGroup:
         self._task = task
 
     def collect(self, policy: Actor, steps: int, explore: bool, version: int, complete: bool = False) -> Fragment:
-        """Let the policy play `steps` steps in every lane; with `complete`, until the episodes then running are over."""
+        """Let the policy play `steps` steps in every lane; with `complete`, until the running episodes are over."""
         recorder = _Recorder(self, policy, steps, complete)
         rng = stream(self.seed, "actions", self.index, self._fragments)
         state = policy.initial_state(self.vector.num_envs)

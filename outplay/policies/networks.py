@@ -65,10 +65,10 @@ def _as_features(x: Tensor, leaf: Leaf) -> Tensor:
     if isinstance(space, spaces.MultiDiscrete):
         hot = [
             nn.functional.one_hot(part.long(), int(n))
-            for part, n in zip(x.flatten(1).unbind(-1), space.nvec.ravel(), strict=True)
+            for part, n in zip(x.reshape(len(x), -1).unbind(-1), space.nvec.ravel(), strict=True)
         ]
         return torch.cat(hot, -1).float()
-    return x.flatten(1).float()
+    return x.reshape(len(x), -1).float()
 
 
 def _flat_features(leaf: Leaf) -> int:

@@ -1,0 +1,59 @@
+"""Promise 1: the same seed gives the same bytes, whatever the workers and the engine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from outplay import A2C, PG, PPO, Algorithm
+from tests import probes
+
+SMALL = {"num_envs": 8, "train_batch_size": 128, "seed": 7}
+CASES: dict[str, tuple[type[Algorithm], Any, dict[str, Any]]] = {
+    "native, whole stream": (PPO, "CartPole-v1", {}),
+    "Python": (PPO, probes.Walk, {"env_config": {"length": 30}}),
+    "normalised": (A2C, probes.Walk, {"normalize_observations": True, "rollout_fragment_length": 7}),
+    "whole episodes": (PG, probes.Walk, {"env_config": {"length": 20}}),
+    "continuous": (PPO, "Pendulum-v1", {"max_episode_steps": 25}),
+}
+
+
+def train(case: str, num_workers: int, iterations: int = 3, **more: Any) -> tuple[bytes, list[float], list[Any]]:
+    """The weights at the end, the returns on the way, and what each worker did."""
+    algorithm, env, config = CASES[case]
+    with algorithm(env=env, config={**SMALL, **config, "num_workers": num_workers, **more}) as trainer:
+        returns = [trainer.train()["episode_return_mean"] for _ in range(iterations)]
+        done = trainer.workers.foreach_worker(lambda w: (w.process(), {g: e._fragments for g, e in w.groups.items()}))
+        return trainer.policy.flat.numpy().tobytes(), returns, done
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """Each case in the program itself, without an engine."""
+    return {case: train(case, 0) for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+def test_workers_do_not_change_the_result(engine: str, case: str, num_workers: int, alone: dict[str, Any]) -> None:
+    if engine == "ray" and (case, num_workers) not in {
+        ("native, whole stream", 2),
+        *(("Python", n) for n in (1, 2, 4)),
+    }:
+        pytest.skip("workers on Ray start slowly: all numbers of them for one case, one number for another")
+    weights, returns, done = train(case, num_workers)
+    assert weights == alone[case][0]
+    assert np.array_equal(returns, alone[case][1], equal_nan=True)
+    # Every worker did step, in a process of its own, and all EnvGroups had one.
+    assert len(done) == num_workers
+    assert sorted(group for _, groups in done for group in groups) == [0, 1, 2, 3]
+    assert all(count > 0 for _, groups in done for count in groups.values())
+    if engine != "inline":
+        assert len({process for process, _ in done} | {(os.uname().nodename, os.getpid())}) == num_workers + 1
+
+
+def test_the_seed_does_change_the_result() -> None:
+    assert train("Python", 0, 1)[0] != train("Python", 0, 1, seed=8)[0]

@@ -1,0 +1,142 @@
+"""Promise 2: a run that is interrupted and resumed ends with the same bytes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from outplay import A2C, PG, PPO, Algorithm
+from outplay.envs import group
+from tests import probes
+
+SMALL = {"num_envs": 6, "num_workers": 0, "train_batch_size": 120, "seed": 3}
+CASES: dict[str, tuple[type[Algorithm], Any, dict[str, Any]]] = {
+    "native": (PPO, "CartPole-v1", {}),
+    "Python": (PPO, probes.Walk, {"env_config": {"length": 33}}),
+    "normalised": (A2C, probes.Walk, {"normalize_observations": True}),
+    "whole episodes": (PG, probes.Walk, {"env_config": {"length": 21}}),
+    "whole episodes, native": (PPO, "CartPole-v1", {"batch_mode": "complete_episodes"}),
+    "continuous": (PPO, "Pendulum-v1", {"max_episode_steps": 33}),
+    "schedules": (PPO, probes.Walk, {"lr_schedule": [[0, 1e-3], [800, 0.0]], "kl_coeff": 0.2, "kl_target": 1e-5}),
+    "optimizer": (A2C, probes.Walk, {"optimizer": {"type": "rmsprop"}}),
+    "stacked": (PPO, probes.Walk, {"frame_stack": 3}),
+    "nested": (PPO, probes.Nested, {}),
+    "old": (PPO, probes.Old, {"env_config": {"cut": True}}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_goes_on_exactly(case: str, tmp_path: Path) -> None:
+    algorithm, env, config = CASES[case]
+    settings = {**SMALL, **config}
+    with algorithm(env=env, config=settings) as whole:
+        results = [whole.train() for _ in range(6)]
+        weights, optimizer = whole.policy.flat.clone(), whole.learner.optimizer.first.clone()
+
+    with algorithm(env=env, config=settings) as first:
+        for _ in range(3):
+            first.train()
+        path = first.save(tmp_path)
+    with algorithm(env=env, config=settings) as second:
+        second.restore(path)
+        resumed = [second.train() for _ in range(3)]
+    assert second.policy.flat.equal(weights)
+    assert second.learner.optimizer.first.equal(optimizer)
+    for ours, theirs in zip(resumed, results[3:], strict=True):
+        for key in ("training_iteration", "timesteps_total", "episodes_total", "episode_return_mean", "learner"):
+            assert ours[key] == theirs[key] or np.isnan(ours[key])
+
+
+def test_saving_does_not_disturb(tmp_path: Path) -> None:
+    with PPO(env=probes.Walk, config=SMALL) as quiet, PPO(env=probes.Walk, config=SMALL) as saving:
+        for _ in range(4):
+            quiet.train()
+            saving.train()
+            saving.save(tmp_path)
+            saving.evaluate()
+        assert quiet.policy.flat.equal(saving.policy.flat)
+
+
+def test_atari_is_rebuilt_from_its_actions(tmp_path: Path) -> None:
+    config = {
+        "num_envs": 2, "num_env_groups": 1, "num_workers": 0, "train_batch_size": 40, "num_sgd_iter": 1,
+        "learner_threads": 1, "model": {"conv_filters": [[8, 8, 4], [8, 4, 2]], "fcnet_hiddens": [16]},
+        "max_episode_steps": 70,
+    }  # fmt: skip
+    with PPO(env="ALE/Pong-v5", config=config) as whole:
+        for _ in range(6):
+            whole.train()
+    with PPO(env="ALE/Pong-v5", config=config) as first:
+        for _ in range(4):
+            first.train()
+        path = first.save(tmp_path)
+    with PPO(env="ALE/Pong-v5", config=config) as second:
+        second.restore(path)
+        for _ in range(2):
+            second.train()
+        assert second.policy.flat.equal(whole.policy.flat)
+
+
+def test_tasks_are_restored(tmp_path: Path) -> None:
+    def harder(result: dict[str, Any], env: Any, context: Any) -> float:
+        assert isinstance(env, probes.Walk)
+        return result["training_iteration"] * 0.1
+
+    config = {**SMALL, "env_task_fn": harder}
+    with PPO(env=probes.Walk, config=config) as whole:
+        for _ in range(6):
+            whole.train()
+    with PPO(env=probes.Walk, config=SMALL) as never:
+        for _ in range(6):
+            never.train()
+    with PPO(env=probes.Walk, config=config) as first:
+        for _ in range(3):
+            first.train()
+        path = first.save(tmp_path)
+    with PPO(env=probes.Walk, config=config) as second:
+        second.restore(path)
+        for _ in range(3):
+            second.train()
+        assert second.policy.flat.equal(whole.policy.flat)
+        assert not never.policy.flat.equal(whole.policy.flat)
+
+
+def test_an_environment_that_is_not_deterministic_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with PPO(env=probes.Restless, config=SMALL) as trainer:
+        assert "gave two different episodes for one seed" in caplog.text
+        trainer.train()
+        path = trainer.save(tmp_path)
+    caplog.clear()
+    with PPO(env=probes.Restless, config=SMALL) as again:
+        again.restore(path)
+        assert "cannot be resumed exactly" in caplog.text
+        assert again.train()["training_iteration"] == 2
+
+
+def test_an_episode_that_is_too_long_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group, "LONGEST_REPLAY", 30)
+    config = {**SMALL, "env_config": {"length": 1000}}
+    with PPO(env=probes.Walk, config=config) as trainer:
+        for _ in range(2):
+            trainer.train()
+        path = trainer.save(tmp_path)
+    with PPO(env=probes.Walk, config=config) as again, caplog.at_level(logging.WARNING):
+        again.restore(path)
+        assert "an episode is long" in caplog.text
+        assert again.train()["training_iteration"] == 3
+
+
+def test_settings_of_the_environments_may_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with PPO(env=probes.Walk, config=SMALL) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path)
+    with PPO(env=probes.Walk, config={**SMALL, "num_envs": 4}) as again:
+        again.restore(path)
+        assert "num_envs differ from the checkpoint's: the environments begin anew" in caplog.text
+        assert again.train()["training_iteration"] == 2

@@ -1,0 +1,84 @@
+"""Promise 3: a lost worker costs time, not data. And what the number of workers means."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outplay
+from outplay import PPO
+from tests import probes
+from tests.algorithms.test_placement import CASES, SMALL, train
+
+
+def test_atari_is_the_same_with_any_number_of_workers(process_engine: None) -> None:
+    config = {
+        "num_envs": 4, "train_batch_size": 64, "num_sgd_iter": 1, "sgd_minibatch_size": 64, "learner_threads": 1,
+        "model": {"conv_filters": [[8, 8, 4], [8, 4, 2]], "fcnet_hiddens": [16]},
+    }  # fmt: skip
+    found = set()
+    for num_workers in (0, 2):
+        with PPO(env="ALE/Pong-v5", config={**config, "num_workers": num_workers}) as trainer:
+            for _ in range(2):
+                trainer.train()
+            found.add(trainer.policy.flat.numpy().tobytes())
+    assert len(found) == 1
+
+
+def test_more_workers_than_groups_are_not_started(process_engine: None, caplog: pytest.LogCaptureFixture) -> None:
+    _, _, done = train("Python", 6, 1)
+    assert len(done) == 4
+    assert "raise num_env_groups" in caplog.text
+
+
+def test_rllibs_num_envs_per_worker(process_engine: None, caplog: pytest.LogCaptureFixture) -> None:
+    config = {**SMALL, "num_workers": 2, "num_envs_per_worker": 3}
+    with PPO(env=probes.Walk, config=config) as trainer:
+        trainer.train()
+        lanes = trainer.workers.foreach_worker(lambda w: sum(g.vector.num_envs for g in w.groups.values()))
+    assert sum(lanes) == 6
+    assert "the result of this run depends on num_workers" in caplog.text
+
+
+@pytest.mark.parametrize("case", ["native, whole stream", "Python", "whole episodes"])
+def test_a_worker_that_dies_is_replaced_and_the_result_is_the_same(
+    process_engine: None, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithm, env, config = CASES[case]
+    weights, undisturbed, _ = train(case, 0)
+    with algorithm(env=env, config={**SMALL, **config, "num_workers": 2}) as trainer:
+        returns = [trainer.train()["episode_return_mean"]]
+        for _ in range(2):
+            (_, victim), _ = trainer.workers.foreach_worker(lambda w: w.process())
+            os.kill(victim, signal.SIGKILL)
+            returns.append(trainer.train()["episode_return_mean"])
+        assert trainer.workers.replaced == 2
+        assert trainer.policy.flat.numpy().tobytes() == weights
+    assert np.array_equal(returns, undisturbed, equal_nan=True)
+    assert "died and is replaced" in caplog.text
+
+
+class Deadly(probes.Walk):
+    """Ends its process: an environment that no number of replacements helps."""
+
+    def step(self, action: Any) -> Any:
+        if os.getpid() != self.driver:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+    def __init__(self, driver: int) -> None:
+        super().__init__()
+        self.driver = driver
+
+
+def test_a_worker_that_always_dies_ends_the_run(process_engine: None) -> None:
+    config = {**SMALL, "num_workers": 1, "env_config": {"driver": os.getpid()}}
+    with (
+        PPO(env=Deadly, config=config) as trainer,
+        pytest.raises(outplay.RunError, match="worker 0 died 3 times in a row"),
+    ):
+        trainer.train()

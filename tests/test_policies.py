@@ -1,0 +1,222 @@
+"""Action distributions against numbers worked out by hand and against torch's own; networks over all spaces."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from outplay.config import ModelConfig, OptimizerConfig
+from outplay.errors import CheckpointError, ConfigError, EnvError
+from outplay.optimizers import Optimizer
+from outplay.policies import ActionScaling, Policy, distribution_for
+from outplay.spaces import check_action_space, empty, leaves, split
+
+OBSERVATION_SPACES: dict[str, spaces.Space[Any]] = {
+    "vector": spaces.Box(-1, 1, (3,)),
+    "doubles": spaces.Box(-1, 1, (3,), np.float64),
+    "matrix": spaces.Box(-1, 1, (2, 3)),
+    "image": spaces.Box(0, 255, (40, 36, 3), np.uint8),
+    "stacked frames": spaces.Box(0, 255, (4, 40, 40), np.uint8),
+    "grey image": spaces.Box(0, 255, (40, 40), np.uint8),
+    "stacked colour": spaces.Box(0, 255, (2, 40, 40, 3), np.uint8),
+    "small image": spaces.Box(0, 255, (9, 9, 3), np.uint8),
+    "discrete": spaces.Discrete(5, start=2),
+    "multi-discrete": spaces.MultiDiscrete([2, 3]),
+    "multi-binary": spaces.MultiBinary(4),
+    "dict": spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Box(-1, 1, (2,))}),
+    "nested": spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (12, 12, 3), np.uint8),
+            "rest": spaces.Tuple((spaces.Discrete(3), spaces.Dict({"speed": spaces.Box(0, 1, ())}))),
+        }
+    ),
+}
+ACTION_SPACES: dict[str, spaces.Space[Any]] = {
+    "discrete": spaces.Discrete(3),
+    "shifted": spaces.Discrete(3, start=-1),
+    "multi-discrete": spaces.MultiDiscrete([2, 3]),
+    "multi-binary": spaces.MultiBinary(4),
+    "box": spaces.Box(-2, 2, (2,)),
+    "scalar box": spaces.Box(0, 1, ()),
+    "matrix box": spaces.Box(-1, 1, (2, 2)),
+    "unbounded box": spaces.Box(-np.inf, np.inf, (2,)),
+}
+
+
+def act(policy: Policy, space: spaces.Space[Any], batch: int = 4, explore: bool = True) -> Any:
+    space.seed(0)
+    rows = empty(policy.leaves, batch)
+    for row in range(batch):
+        for array, part in zip(rows, split(space.sample(), policy.leaves), strict=True):
+            array[row] = part
+    return policy.act(rows, {}, explore, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", OBSERVATION_SPACES)
+def test_a_policy_acts_on_any_observation(name: str) -> None:
+    space = OBSERVATION_SPACES[name]
+    policy = Policy(space, spaces.Discrete(3), ModelConfig(), seed=0)
+    actions, _, extras = act(policy, space)
+    assert actions.shape == (4,)
+    assert extras["dist"].shape == (4, 3)
+    assert np.isfinite(extras["dist"]).all()
+
+
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize("name", ACTION_SPACES)
+def test_actions_are_in_their_space(name: str, explore: bool) -> None:
+    observed, space = spaces.Box(-1, 1, (3,)), ACTION_SPACES[name]
+    policy = Policy(observed, space, ModelConfig(), seed=0)
+    actions, _, _ = act(policy, observed, batch=64, explore=explore)
+    for action in policy.to_env(actions):
+        assert space.contains(np.asarray(action) if isinstance(space, spaces.Box) else action), action
+
+
+def test_what_is_not_supported_is_named() -> None:
+    with pytest.raises(EnvError, match=r"observation space Sequence at observation\['a'\] is not supported; Box"):
+        leaves(spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}))
+    with pytest.raises(EnvError, match="action space Dict is not supported; Discrete"):
+        check_action_space(spaces.Dict({"a": spaces.Discrete(2)}))
+    with pytest.raises(EnvError, match="must hold floats"):
+        check_action_space(spaces.Box(0, 5, (2,), np.int64))
+
+
+def test_the_layers_are_what_the_model_says() -> None:
+    space = spaces.Box(-1, 1, (3,))
+    shared = Policy(space, spaces.Discrete(2), ModelConfig(fcnet_hiddens=[8], vf_share_layers=True), seed=0)
+    apart = Policy(space, spaces.Discrete(2), ModelConfig(fcnet_hiddens=[8], vf_share_layers=False), seed=0)
+    count = {"shared": 3 * 8 + 8 + 8 * 2 + 2 + 8 + 1, "apart": 2 * (3 * 8 + 8) + 8 * 2 + 2 + 8 + 1}
+    assert sum(p.numel() for p in shared.parameters) == count["shared"]
+    assert sum(p.numel() for p in apart.parameters) == count["apart"]
+    assert f"{count['shared']:,}" in shared.model.base_model.summary()
+    image = spaces.Box(0, 255, (20, 20, 3), np.uint8)
+    with pytest.raises(ConfigError, match="conv_filters do not fit an image"):
+        Policy(image, spaces.Discrete(2), ModelConfig(conv_filters=[(8, 8, 4), (8, 8, 4)]), seed=0)
+
+
+def test_weights_go_there_and_back() -> None:
+    space = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+    one, other = (Policy(space, spaces.Discrete(2), ModelConfig(), seed=seed) for seed in (0, 1))
+    assert not torch.equal(one.flat, other.flat)
+    other.set_weights(one.get_weights())
+    assert torch.equal(one.flat, other.flat)
+    third = Policy(space, spaces.Discrete(2), ModelConfig(), seed=2)
+    third.load(one.snapshot(5))
+    assert third.version == 5
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters, third.parameters, strict=True))
+    with pytest.raises(CheckpointError, match="of another network"):
+        Policy(space, spaces.Discrete(3), ModelConfig(), seed=0).set_weights(one.get_weights())
+
+
+def test_scaling_by_hand() -> None:
+    space = spaces.Box(np.array([0.0, -2.0], np.float32), np.array([10.0, 2.0], np.float32))
+    actions = np.array([[0.0, 0.5], [-3.0, 1.0]], np.float32)
+    scaled = ActionScaling(space, normalize=True, clip=False)(actions)
+    assert scaled.tolist() == [[5.0, 1.0], [0.0, 2.0]]
+    assert ActionScaling(space, normalize=False, clip=True)(actions).tolist() == [[0.0, 0.5], [0.0, 1.0]]
+    assert ActionScaling(space, normalize=False, clip=False)(actions).tolist() == actions.tolist()
+
+
+# Distributions
+
+
+def test_a_categorical_by_hand() -> None:
+    dist = distribution_for(spaces.Discrete(2))
+    params = torch.tensor([[math.log(3.0), 0.0]])  # probabilities 3/4 and 1/4
+    assert dist.log_prob(params, torch.tensor([1])).item() == pytest.approx(math.log(0.25))
+    assert dist.entropy(params).item() == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
+    even = torch.zeros(1, 2)
+    assert dist.kl(params, even).item() == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+
+
+def test_a_gaussian_by_hand() -> None:
+    dist = distribution_for(spaces.Box(-1, 1, (1,)))
+    params = torch.tensor([[1.0, math.log(2.0)]])  # mean 1, deviation 2
+    expected = -0.5 * ((3.0 - 1.0) / 2.0) ** 2 - math.log(2.0) - 0.5 * math.log(2 * math.pi)
+    assert dist.log_prob(params, torch.tensor([[3.0]])).item() == pytest.approx(expected)
+    assert dist.entropy(params).item() == pytest.approx(0.5 * math.log(2 * math.pi * math.e * 4))
+    standard = torch.tensor([[0.0, 0.0]])
+    assert dist.kl(params, standard).item() == pytest.approx(-math.log(2.0) + (4 + 1) / 2 - 0.5)
+
+
+def torchs_own(name: str, params: torch.Tensor) -> Any:
+    if name == "discrete":
+        return torch.distributions.Categorical(logits=params)
+    if name == "multi-binary":
+        return torch.distributions.Independent(torch.distributions.Bernoulli(logits=params), 1)
+    mean, log_std = params.chunk(2, -1)
+    return torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+
+
+@pytest.mark.parametrize("name", ["discrete", "multi-binary", "box"])
+def test_distributions_agree_with_torchs(name: str) -> None:
+    dist = distribution_for(ACTION_SPACES[name])
+    params, other = torch.randn(2, 50, dist.num_params, generator=torch.Generator().manual_seed(0))
+    actions = torch.from_numpy(np.asarray(dist.sample(params.numpy(), np.random.default_rng(0))))
+    theirs, others = torchs_own(name, params), torchs_own(name, other)
+    as_float = actions if name == "discrete" else actions.float()
+    assert torch.allclose(dist.log_prob(params, actions), theirs.log_prob(as_float), atol=1e-5)
+    assert torch.allclose(dist.entropy(params), theirs.entropy(), atol=1e-5)
+    assert torch.allclose(dist.kl(params, other), torch.distributions.kl_divergence(theirs, others), atol=1e-4)
+
+
+def test_several_choices_are_the_sum_of_each() -> None:
+    dist = distribution_for(spaces.MultiDiscrete([2, 3]))
+    params = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    first, second = (torchs_own("discrete", part) for part in params.split([2, 3], -1))
+    actions = torch.tensor([[1, 2]] * 7)
+    assert torch.allclose(
+        dist.log_prob(params, actions), first.log_prob(actions[:, 0]) + second.log_prob(actions[:, 1])
+    )
+    assert torch.allclose(dist.entropy(params), first.entropy() + second.entropy())
+
+
+@pytest.mark.parametrize("name", ["discrete", "multi-discrete", "multi-binary", "box"])
+def test_samples_follow_the_distribution(name: str) -> None:
+    """The mean of −log p over samples is the entropy; a wrong sampler does not get there."""
+    dist = distribution_for(ACTION_SPACES[name])
+    params = torch.randn(1, dist.num_params, generator=torch.Generator().manual_seed(1)).expand(20_000, -1)
+    actions = torch.from_numpy(np.asarray(dist.sample(params.numpy(), np.random.default_rng(0))))
+    assert -dist.log_prob(params, actions).mean().item() == pytest.approx(dist.entropy(params)[0].item(), abs=0.03)
+
+
+# Optimizers
+
+
+@pytest.mark.parametrize(
+    ("config", "theirs"),
+    [
+        ({"type": "adam"}, lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-5)),
+        ({"type": "rmsprop"}, lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.99, eps=1e-5)),
+        ({"type": "sgd", "momentum": 0.9}, lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)),
+    ],
+    ids=["adam", "rmsprop", "sgd"],
+)
+def test_optimizers_step_like_torchs(config: dict[str, Any], theirs: Any) -> None:
+    flat = torch.randn(10, generator=torch.Generator().manual_seed(0))
+    parameter = flat.view(10).requires_grad_()
+    copy = flat.detach().clone().requires_grad_()
+    ours, reference = Optimizer([parameter], flat.detach(), OptimizerConfig(**config)), theirs([copy])
+    for step in range(20):
+        weights = torch.arange(10.0) + step
+        ours.step((parameter**2 * weights).sum(), lr=0.01)
+        reference.zero_grad()
+        (copy**2 * weights).sum().backward()
+        reference.step()
+    assert torch.allclose(parameter, copy, atol=1e-6)
+
+
+def test_a_long_gradient_is_shortened_to_the_limit() -> None:
+    flat = torch.zeros(2)
+    parameter = flat.view(2).requires_grad_()
+    optimizer = Optimizer([parameter], flat.detach(), OptimizerConfig(type="sgd"))
+    norm = optimizer.step((parameter * torch.tensor([3.0, 4.0])).sum(), lr=1.0, grad_clip=1.0)
+    assert norm == pytest.approx(5.0)
+    assert parameter.tolist() == pytest.approx([-0.6, -0.8])
+    optimizer.step((parameter * torch.tensor([0.3, 0.4])).sum(), lr=1.0, grad_clip=1.0)  # short ones stay as they are
+    assert parameter.tolist() == pytest.approx([-0.9, -1.2])

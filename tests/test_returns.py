@@ -1,0 +1,119 @@
+"""Returns and advantages against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outplay.returns import discounted_returns, gae, next_values, standardized
+
+NONE = np.zeros(0, int)
+
+
+def column(*values: float) -> Any:
+    return np.array(values, float)[:, None]
+
+
+def flags(*values: int) -> Any:
+    return np.array(values, bool)[:, None]
+
+
+def test_what_comes_after_is_the_next_value_and_at_the_end_the_last_one() -> None:
+    following = next_values(column(1, 2, 3), np.array([9.0]), flags(0, 0, 0), NONE, NONE, NONE)
+    assert following.ravel().tolist() == [2, 3, 9]
+
+
+def test_nothing_comes_after_a_termination() -> None:
+    following = next_values(column(1, 2, 3), np.array([9.0]), flags(0, 1, 0), NONE, NONE, NONE)
+    assert following.ravel().tolist() == [2, 0, 9]
+
+
+def test_after_a_truncation_comes_the_value_of_the_final_observation() -> None:
+    """Not that of the next row, which belongs to another episode."""
+    following = next_values(
+        column(1, 2, 3), np.array([9.0]), flags(0, 0, 0), np.array([7.0]), np.array([1]), np.array([0])
+    )
+    assert following.ravel().tolist() == [2, 7, 9]
+
+
+def test_an_end_that_is_both_is_a_termination() -> None:
+    following = next_values(column(1, 2), np.array([9.0]), flags(1, 0), np.array([7.0]), np.array([0]), np.array([0]))
+    assert following.ravel().tolist() == [0, 9]
+
+
+def test_discounted_returns_by_hand() -> None:
+    # 1 + 0.5·(2 + 0.5·4) = 3, 2 + 0.5·4 = 4, 4; a new episode: 8 + 0.5·16 = 16, 16
+    rewards, ended = column(1, 2, 4, 8, 16), flags(0, 0, 1, 0, 0)
+    assert discounted_returns(rewards, ended, 0.5).ravel().tolist() == [3, 4, 4, 16, 16]
+    # with 10 after the last step: 16 + 5 = 21, 8 + 10.5 = 18.5
+    assert discounted_returns(rewards, ended, 0.5, np.array([10.0])).ravel().tolist() == [3, 4, 4, 18.5, 21]
+
+
+def test_gae_by_hand() -> None:
+    """γ = 0.5, λ = 0.5: δ = (1 + 0.5·4 − 2, 2 + 0.5·0 − 4, 3 + 0.5·6 − 8) = (1, −2, −2), the second step terminates."""
+    rewards, values = column(1, 2, 3), column(2, 4, 8)
+    terminated, following = flags(0, 1, 0), column(4, 0, 6)
+    advantages = gae(rewards, values, following, terminated, 0.5, 0.5)
+    # A_2 = −2; A_1 = −2 (nothing is carried over the end); A_0 = 1 + 0.25·(−2) = 0.5
+    assert advantages.ravel().tolist() == [0.5, -2, -2]
+
+
+def test_gae_with_a_truncation_bootstraps_and_carries_nothing_over() -> None:
+    """The same with the second step truncated, its final observation worth 10: δ_1 = 2 + 0.5·10 − 4 = 3."""
+    rewards, values = column(1, 2, 3), column(2, 4, 8)
+    following = next_values(values, np.array([6.0]), flags(0, 0, 0), np.array([10.0]), np.array([1]), np.array([0]))
+    advantages = gae(rewards, values, following, flags(0, 1, 0), 0.5, 0.5)
+    assert advantages.ravel().tolist() == [1 + 0.25 * 3, 3, -2]
+
+
+episodes = st.integers(1, 12).flatmap(
+    lambda t: st.tuples(
+        st.lists(st.floats(-10, 10), min_size=t, max_size=t),
+        st.lists(st.floats(-10, 10), min_size=t, max_size=t),
+        st.lists(st.sampled_from(["goes on", "terminated", "truncated"]), min_size=t, max_size=t),
+        st.floats(-10, 10),
+        st.floats(0, 1),
+    )
+)
+
+
+@given(episodes)
+def test_lambda_1_is_the_return_and_lambda_0_the_one_step_error(case: Any) -> None:
+    rewards, values, ends, last, gamma = column(*case[0]), column(*case[1]), case[2], case[3], case[4]
+    terminated = flags(*(end == "terminated" for end in ends))
+    cut = [t for t, end in enumerate(ends) if end == "truncated"]
+    finals = np.array([float(t) for t in cut])
+    following = next_values(values, np.array([last]), terminated, finals, np.array(cut, int), np.zeros(len(cut), int))
+    ended = flags(*(end != "goes on" for end in ends))
+
+    one_step = gae(rewards, values, following, ended, gamma, 0.0)
+    assert np.allclose(one_step, rewards + gamma * following - values)
+
+    # The return by a plain loop, with the value at the end where there is one.
+    expected = np.zeros_like(rewards)
+    running = last
+    for t in reversed(range(len(ends))):
+        if ends[t] != "goes on":
+            running = 0.0 if ends[t] == "terminated" else float(t)
+        running = rewards[t, 0] + gamma * running
+        expected[t] = running
+    assert np.allclose(gae(rewards, values, following, ended, gamma, 1.0) + values, expected)
+
+
+def test_lanes_do_not_mix() -> None:
+    rng = np.random.default_rng(0)
+    rewards, values, following = rng.normal(size=(3, 5, 4))
+    ended = rng.random((5, 4)) < 0.3
+    together = gae(rewards, values, following, ended, 0.9, 0.8)
+    for lane in range(4):
+        alone = gae(*(a[:, lane : lane + 1] for a in (rewards, values, following, ended)), 0.9, 0.8)  # type: ignore[arg-type]
+        assert np.array_equal(together[:, lane : lane + 1], alone)
+
+
+def test_standardized_has_mean_0_and_deviation_1() -> None:
+    assert standardized(np.array([1.0, 3.0])) == pytest.approx([-1.0, 1.0])
+    assert standardized(np.array([2.0, 2.0])) == pytest.approx([0.0, 0.0])
