@@ -157,7 +157,7 @@ def ratio(theirs: Median, ours: Median) -> str:
 
 
 def table(runs: list[Run], names: list[str]) -> str:
-    heads = ("", "steps/s", "steps", "training s", "wall s", "solved", "ratio training", "ratio wall")
+    heads = ["", "steps/s", "steps", "training s", "wall s", "solved", "ratio training", "ratio wall"]
     rows = [heads if "outplay" in names else heads[:-2]]
     medians = {}
     for name in names:
@@ -168,7 +168,7 @@ def table(runs: list[Run], names: list[str]) -> str:
         row = [TITLES[name], rate, *map(str, medians[name]), f"{sum(r.solved for r in own)} of {len(own)}"]
         if "outplay" in medians:
             row += [ratio(medians[name][i], medians["outplay"][i]) for i in (1, 2)]
-        rows.append(tuple(row))
+        rows.append(row)
     widths = [18, 10, 12, 13, 11, 10, 17, 13]
     return "\n".join("".join(cell.rjust(w) for cell, w in zip(row, widths, strict=False)) for row in rows)
 

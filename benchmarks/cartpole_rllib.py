@@ -3,8 +3,8 @@
     python benchmarks/cartpole_rllib.py [--seed 0] [--env-runners 2] [--threads 1]
 
 Trains until the mean return of the last 20 finished episodes, looked at after every iteration, is 475, or for 200,000
-steps, and prints one line of JSON. Two processes play: on 2 cores that gave 20% more steps/s than the main process
-alone. PyTorch has one thread in the main process, which learns, as it has in the others.
+steps, and prints one line of JSON. Two processes play: on 2 idle cores that gave about 20% more steps/s than the main
+process alone, and as many on busy ones. PyTorch has one thread in the main process, which learns, as it has in those.
 """
 
 from __future__ import annotations

@@ -142,10 +142,10 @@ class Run:
             self._beat("running", last, force=True)
             while not (reason := self._reason_to_stop(last)):
                 last = self.algorithm.train()
+                self._obey_requests(last)
                 for sink in sinks:
                     sink.write(last)
                 self._checkpoint_if_due(last)
-                self._obey_requests(last)
                 self._beat("running", last)
                 on_result(last)
             self.stop_reason = reason
