@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test test-all lint format bench clean
+.PHONY: help setup test test-all lint format bench docs clean
 
 help:
 	@echo "make setup     a virtual environment in $(VENV) with everything, development tools included"
@@ -12,7 +12,8 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make lint      lint and types alone"
 	@echo "make format    let ruff format the code"
-	@echo "make bench     the engine's benchmark: processes against Ray"
+	@echo "make bench     the benchmarks: the engine against Ray, CartPole against other libraries"
+	@echo "make docs      write docs/configuration.md anew"
 	@echo "make clean     remove the virtual environment and all caches"
 
 setup: $(READY)
@@ -42,6 +43,10 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/cartpole.py
+
+docs: setup
+	$(BIN)/python docs/make_configuration.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

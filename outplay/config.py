@@ -268,7 +268,7 @@ def type_in_words(field: FieldInfo) -> str:
 def _bounds(constraints: Any) -> str:
     words = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
     found = [
-        f"{text} {limit:g}"
+        f"{text} {limit if isinstance(limit, int) else format(limit, 'g')}"
         for constraint in constraints
         for name, text in words
         if (limit := getattr(constraint, name, None)) is not None

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from outplay.algorithms import Algorithm, find_algorithm
-from outplay.checkpoint import checkpoints_in, name_of, newest_valid
+from outplay.checkpoint import checkpoints_in, find_checkpoint, name_of, newest_valid
 from outplay.envs import env_name, is_import_path
 from outplay.errors import CheckpointError, ConfigError, EnvError, OutplayError, RunError, nearest
 from outplay.experiments import Experiment, load_file
@@ -64,10 +64,14 @@ class Run:
         self._beaten = 0.0
 
     @classmethod
-    def create(cls, experiment: Experiment, results: Path, folders: Iterable[Path] = ()) -> Run:
-        """A new run. Everything is checked before its folder is made."""
+    def create(
+        cls, experiment: Experiment, results: Path, folders: Iterable[Path] = (), init_from: str | None = None
+    ) -> Run:
+        """A new run, perhaps from old weights. Everything is checked before its folder is made."""
         algorithm = make_algorithm(experiment, folders)
         try:
+            if init_from is not None:
+                algorithm.load_weights(find_saved(init_from, results))
             folder = new_run_folder(results, experiment.name, type(algorithm).__name__, algorithm.env_spec.name)
             run = cls(experiment, algorithm, folder)
             run._write_config()
@@ -285,19 +289,31 @@ def read_experiment(folder: Path) -> Experiment:
 
 
 def find_run(path: str | Path, results: Path) -> Path:
-    """A run folder from what a user wrote: a path, or the name of a folder under the results."""
+    """A run folder from what a user wrote.
+
+    A path, the name of an experiment (its newest run), or the beginning of a run's own name.
+    """
     given = Path(path).expanduser()
     if (given / "config.yaml").exists():
         return given
     for parent in (given.parent, given.parent.parent):
         if given.exists() and (parent / "config.yaml").exists():
             return parent
+    if runs := list((results / given).glob("*/config.yaml")):
+        return max(runs, key=lambda run: run.stat().st_mtime_ns).parent
     matches = sorted(results.glob(f"*/{given.name}*/config.yaml")) if given.name == str(path) else []
     if len(matches) == 1:
         return matches[0].parent
     if matches:
         raise CheckpointError(f"{len(matches)} runs in {results} begin with {path!r}; give more of the name")
     raise CheckpointError(f"there is no run at {given}; `outplay runs` lists them")
+
+
+def find_saved(path: str | Path, results: Path) -> Path:
+    """A checkpoint from what a user wrote: itself, or a run as `find_run` finds it (its newest checkpoint)."""
+    if Path(path).expanduser().exists():
+        return find_checkpoint(path)
+    return find_checkpoint(find_run(path, results))
 
 
 def _best_of(results: list[dict[str, Any]]) -> tuple[float, int] | None:

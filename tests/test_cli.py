@@ -90,14 +90,15 @@ def test_train_evaluate_and_list(cli: Callable[..., Outcome], tmp_path: Path) ->
     assert code == 0
     assert [line.split("  ")[0] for line in out.splitlines()[:3]] == ["iteration 1", "iteration 2", "iteration 3"]
     folder = only_run(tmp_path)
-    assert out.splitlines()[-1] == f"training_iteration reached 3; the run is in {folder}"
+    assert out.splitlines()[3] == f"training_iteration reached 3; the run is in {folder}"
+    assert out.splitlines()[4] == "watch it: outplay evaluate mine --video game.mp4"
     assert folder.parent.name == "mine"
 
     code, out, _ = cli("runs")
     assert code == 0
     assert re.search(rf"mine/{folder.name} +finished +3 +120 ", out)
 
-    code, out, _ = cli("evaluate", folder.name, "--episodes", "3")
+    code, out, _ = cli("evaluate", "mine", "--episodes", "3")
     assert code == 0
     assert out.splitlines()[1].startswith("3 episodes, ")
     code, out, _ = cli("evaluate", str(folder), "--steps", "30", "--json", "--run", "PPO", "--env", "CartPole-v1")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +18,91 @@ DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 
 
-def blocks(document: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+# Commands that are not run, with the reason; and what makes the long ones short.
+NOT_RUN = {
+    "git clone": "the repository is here already",
+    "make ": "make test is what runs this",
+    "source ": "the tests have their environment",
+    "--address auto": "needs a Ray cluster",
+    "ray ": "needs a Ray cluster",
+    "export RAY": "needs a Ray cluster",
+    "python examples/parallel_gradients.py": "needs a Ray cluster; the example has a test of its own below",
+    "python parallel_gradients.py": "needs a Ray cluster",
+    "python benchmarks/": "minutes long; its figures are in RESULTS.md",
+    ".venv/bin/": "other tests run these",
+}
+SHORTER = {
+    "outplay train --env": " --stop training_iteration=1",
+    "outplay train -f": " --stop training_iteration=1 --config train_batch_size=256",
+}
+
+
+def blocks(document: Path) -> list[tuple[str, str]]:
+    """(language, text) of every block; one without a language is a picture or an output."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+    return [(language, text) for language, text in found if language]
+
+
+def file_of(text: str, suffix: str) -> str | None:
+    """A block that begins with a comment like `# maze.py` is a file."""
+    match = re.match(rf"# (\S+{suffix})\n", text)
+    return match[1] if match else None
+
+
+def commands(text: str) -> list[str]:
+    """The commands of a block that are to be run, made short."""
+    chosen = []
+    for line in text.replace("\\\n", " ").splitlines():
+        command = line.split("  #")[0].strip()
+        if not command or command.startswith("#") or any(part in command for part in NOT_RUN):
+            continue
+        chosen.append(command + next((more for start, more in SHORTER.items() if command.startswith(start)), ""))
+    return chosen
 
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d)], ids=lambda d: d.name)
-def test_its_code_runs(document: Path, run_script: Callable[..., Any]) -> None:
-    """The blocks of a document are one program, from top to bottom."""
-    result = run_script("\n".join(blocks(document)))
-    assert result.returncode == 0, result.stderr
+def test_its_code_runs(document: Path, tmp_path: Path, run_script: Callable[..., Any]) -> None:
+    """Files are written, commands run where they stand; the Python blocks are one program, from top to bottom."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OUTPLAY_RESULTS": str(tmp_path / "results"),
+    }
+    program = []
+    for language, text in blocks(document):
+        assert language in ("python", "sh", "yaml", "text"), f"{document.name} has a block of {language}"
+        if language == "sh":
+            for command in commands(text):
+                result = subprocess.run(
+                    command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+                )
+                assert result.returncode == 0, f"{command}\n{result.stderr}"
+        elif (name := file_of(text, r"\.(py|ya?ml)")) is not None:
+            (tmp_path / name).write_text(text)
+        elif language == "python":
+            program.append(text)
+    if program:
+        result = run_script("\n".join(program), env=environment)
+        assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_no_command_hides_in_a_block_without_a_language(document: Path) -> None:
+    for text in re.findall(r"^```\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
+        assert not re.search(r"^(outplay|python|ray) ", text, re.MULTILINE), f"{document.name}: {text}"
+
+
+def test_the_list_of_settings_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("make_configuration", ROOT / "docs" / "make_configuration.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "configuration.md").read_text() == module.text(), "run `make docs`"
+
+
+def test_the_readme_fits_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)

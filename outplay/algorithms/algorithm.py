@@ -60,6 +60,7 @@ class Algorithm:
             raise ConfigError(f"{type(self).__name__} needs an environment: env='CartPole-v1', a class, an import path")
         name, factory = find_env(env, folders)
         self.config = validated(self.Config, {**given, "env": name}, f"{type(self).__name__} config")
+        log.setLevel(self.config.log_level)
         self.env_spec = EnvSpec(
             name,
             factory,

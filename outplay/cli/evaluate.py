@@ -13,7 +13,7 @@ from outplay.errors import ConfigError
 
 def evaluate(
     checkpoint: Annotated[
-        str, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A checkpoint, or a run: its newest one.")
+        str, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A checkpoint, a run, or an experiment: the newest.")
     ],
     episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes to play; 10 unless given.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="How many steps to play, instead of episodes.")] = None,
@@ -32,18 +32,13 @@ def evaluate(
     if episodes is not None and steps is not None:
         raise ConfigError("--episodes and --steps cannot be combined")
     from outplay.algorithms import find_algorithm
-    from outplay.checkpoint import find_checkpoint, read_state
+    from outplay.checkpoint import read_state
     from outplay.errors import CheckpointError
-    from outplay.run import allowed_env, find_run, results_folder
+    from outplay.run import allowed_env, find_saved, results_folder
     from outplay.sinks import as_json as to_json
     from outplay.video import record_video
 
-    try:
-        folder = find_checkpoint(checkpoint)
-    except CheckpointError:
-        if Path(checkpoint).exists():
-            raise
-        folder = find_checkpoint(find_run(checkpoint, results_folder(results_dir)))
+    folder = find_saved(checkpoint, results_folder(results_dir))
     state = read_state(folder)
     if run is not None and find_algorithm(run).__name__ != state["algorithm"]:
         raise CheckpointError(f"checkpoint {folder} is of {state['algorithm']}, not of {run}")

@@ -184,10 +184,7 @@ def _start_engine(engine: str | None, address: str | None) -> None:
 def _created(job: Experiment, results_dir: Path | None, folders: list[Path], init_from: str | None) -> Run:
     from outplay.run import Run, results_folder
 
-    made = Run.create(job, results_folder(results_dir), folders)
-    if init_from is not None:
-        made.algorithm.load_weights(init_from)
-    return made
+    return Run.create(job, results_folder(results_dir), folders, init_from)
 
 
 def _train(make: Any, as_json: bool) -> None:
@@ -199,6 +196,7 @@ def _train(make: Any, as_json: bool) -> None:
         reason = run.train(show)
     if not as_json:
         typer.echo(f"{reason}; the run is in {run.folder}")
+        typer.echo(f"watch it: outplay evaluate {run.experiment.name} --video game.mp4")
 
 
 @contextmanager

@@ -1,0 +1,84 @@
+"""PPO with its defaults, untouched, on four environments: how many steps and seconds until each is solved.
+
+    python benchmarks/defaults.py --seeds 3 --plot docs/ppo-defaults.png
+
+An environment is solved when the mean return over the last 100 episodes reaches the score below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from outplay import PPO
+
+# Environment: (solved at, steps to train). The scores are Gymnasium's reward thresholds where it has one: CartPole-v1
+# 475, Acrobot-v1 −100, LunarLander-v3 200; Pendulum-v1 has none: at −200 it is upright after the first second or two.
+TASKS: dict[str, tuple[float, int]] = {
+    "CartPole-v1": (475.0, 80_000),
+    "Acrobot-v1": (-100.0, 100_000),
+    "Pendulum-v1": (-200.0, 150_000),
+    "LunarLander-v3": (200.0, 400_000),
+}
+
+
+def curve(env: str, steps: int, seed: int) -> list[tuple[int, float, float]]:
+    """(steps, seconds, mean return) after each iteration."""
+    points = []
+    with PPO(env=env, config={"seed": seed}) as trainer:
+        while trainer.timesteps < steps:
+            result = trainer.train()
+            points.append((result["timesteps_total"], result["time_total_s"], result["episode_return_mean"]))
+    return points
+
+
+def solved_at(points: list[tuple[int, float, float]], score: float) -> tuple[int, float] | None:
+    return next(((steps, seconds) for steps, seconds, value in points if value >= score), None)
+
+
+def plot(curves: dict[str, list[list[tuple[int, float, float]]]], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(curves), figsize=(3.2 * len(curves), 2.8))
+    for axis, (env, runs) in zip(axes, curves.items(), strict=True):
+        for points in runs:
+            axis.plot([p[0] / 1000 for p in points], [p[2] for p in points], linewidth=1.2)
+        axis.axhline(TASKS[env][0], color="grey", linewidth=0.8, linestyle="--")
+        axis.set_title(env, fontsize=10)
+        axis.set_xlabel("thousand steps", fontsize=8)
+        axis.tick_params(labelsize=7)
+    axes[0].set_ylabel("mean return, last 100 episodes", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    curves: dict[str, list[Any]] = {}
+    print(f"{'environment':<16}{'solved at':>10}{'solved':>8}{'steps':>10}{'seconds':>9}{'last return':>13}")
+    for env, (score, steps) in TASKS.items():
+        started = time.perf_counter()
+        runs = curves[env] = [curve(env, steps, seed) for seed in range(arguments.seeds)]
+        found = [at for points in runs if (at := solved_at(points, score)) is not None]
+        median = [f"{statistics.median(values):,.0f}" for values in zip(*found, strict=True)] or ["–", "–"]
+        last = statistics.median(points[-1][2] for points in runs)
+        print(
+            f"{env:<16}{score:>10g}{f'{len(found)}/{len(runs)}':>8}{median[0]:>10}{median[1]:>9}{last:>13.1f}"
+            f"   ({time.perf_counter() - started:.0f} s)",
+            flush=True,
+        )
+    if arguments.plot is not None:
+        plot(curves, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
