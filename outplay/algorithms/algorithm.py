@@ -94,11 +94,8 @@ class Algorithm:
             self.config = config = config.model_copy(update={"learner_threads": threads})
         if config.num_envs_per_worker is not None:
             log.warning("num_envs_per_worker is set: the result of this run depends on num_workers; num_envs does not")
-        if not probe.is_deterministic:
-            log.warning(
-                "environment %r gave two different episodes for one seed and the same actions: a resumed run will go "
-                "on, but not exactly as it would have", self.env_spec.name,
-            )  # fmt: skip
+        if probe.inexact:
+            log.warning("environment %r: %s, so a resumed run will not be exact", self.env_spec.name, probe.inexact)
 
     @property
     def num_workers(self) -> int:

@@ -41,7 +41,7 @@ def collect_state(algorithm: Algorithm) -> Checkpoint:
         "episodes": algorithm.episodes.state(),
         "learner": learner,
         "groups": groups,
-        "exact": algorithm.probe.is_deterministic and all(s.is_exact for s in states or []),
+        "exact": not algorithm.probe.inexact and all(s.is_exact for s in states or []),
     }
     return Checkpoint(state, dict(algorithm.policy.model.state_dict()), tensors, arrays)
 

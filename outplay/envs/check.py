@@ -21,9 +21,11 @@ _STEPS = 1000
 
 def check_env(spec: EnvSpec) -> Iterator[tuple[str, str]]:
     """(kind, sentence) of all that was found; the kinds are "ok", "note" and "problem"."""
-    if spec.is_atari:
-        probe_env(spec)
-        yield "ok", "ale-py steps it natively, with its preprocessing"
+    if spec.is_atari or spec.is_envpool:
+        inexact = probe_env(spec).inexact
+        yield "ok", f"{'EnvPool' if spec.is_envpool else 'ale-py'} steps it natively"
+        if inexact:
+            yield "note", f"{inexact}: resumed runs will go on, but not exactly"
         return
     logging.getLogger("outplay").setLevel(logging.ERROR)  # what would be a warning is told below
     env = spec.make()
@@ -80,7 +82,7 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
         yield "ok", "a native vector steps it"
     probe = probe_env(spec)
     yield "note", f"a step takes {probe.step_seconds * 1e6:,.0f} µs"
-    if probe.is_deterministic:
+    if not probe.inexact:
         yield "ok", "equal seeds and actions give equal episodes: runs can be resumed exactly"
     else:
         yield (

@@ -61,6 +61,10 @@ class EnvSpec:
         """Whether ale-py's own vector, with its preprocessing, plays this."""
         return self.factory is None and self.name.startswith("ALE/") and self.atari_preprocessing
 
+    @property
+    def is_envpool(self) -> bool:
+        return self.factory is None and self.name.startswith("envpool/")
+
     def make(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
         """One environment with its wrappers, as the Python vector uses it."""
         extra = {} if render_mode is None else {"render_mode": render_mode}
@@ -96,7 +100,7 @@ def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | Non
         import ale_py
 
         gymnasium.register_envs(ale_py)
-    if env in gymnasium.registry:
+    if env in gymnasium.registry or env.startswith("envpool/"):
         return env, None
     if _IMPORT_PATH.match(env) or ":" in env:
         return _import(env, folders)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 
 from outplay.envs.lookup import EnvSpec
-from outplay.envs.native import AtariVector, CartPoleVector
+from outplay.envs.native import AtariVector, CartPoleVector, EnvPoolVector
 from outplay.envs.vector import PythonVector, Vector
 from outplay.errors import EnvError
 from outplay.spaces import check_action_space
@@ -17,7 +17,7 @@ _ADAPTERS = {
 
 
 def has_native_vector(spec: EnvSpec) -> bool:
-    return spec.is_atari or _adapter(spec) is not None
+    return spec.is_atari or spec.is_envpool or _adapter(spec) is not None
 
 
 def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1) -> Vector:
@@ -26,6 +26,8 @@ def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1) -> Vector:
     if spec.is_atari:
         _register_atari()
         vector = AtariVector(spec, num_envs, num_threads)
+    elif spec.is_envpool:
+        vector = EnvPoolVector(spec, num_envs, num_threads)
     elif (adapter := _adapter(spec)) is not None:
         vector = adapter(spec, num_envs)
     else:

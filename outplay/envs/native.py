@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -18,6 +19,8 @@ from outplay.spaces import Leaves
 
 class _Native:
     """What native vectors share: they wrap a VectorEnv."""
+
+    inexact = ""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self.env = env
@@ -126,3 +129,58 @@ class AtariVector(_Native):
 
     def set_state(self, state: State) -> Leaves:  # noqa: ARG002
         raise EnvError("ale-py's vector is rebuilt from its actions; it has no state to set")
+
+
+class EnvPoolVector:
+    """EnvPool's vector, for ids like envpool/Pong-v5. Its environments are seeded when they are made, and only then."""
+
+    inexact = "EnvPool seeds its environments once and not each episode"
+
+    def __init__(self, spec: EnvSpec, num_envs: int, num_threads: int) -> None:
+        try:
+            import envpool
+        except ImportError as error:
+            raise EnvError(f"environment {spec.name!r} needs EnvPool: pip install 'outplay[envpool]'") from error
+        self.num_envs = num_envs
+        options = dict(spec.env_config)
+        if spec.max_episode_steps is not None:
+            options["max_episode_steps"] = spec.max_episode_steps
+        if spec.frame_stack > 1:
+            options["stack_num"] = spec.frame_stack
+        task = spec.name.removeprefix("envpool/")
+        self._make = partial(envpool.make_gymnasium, task, num_envs=num_envs, num_threads=num_threads, **options)
+        try:
+            self._pool: Any = self._make(seed=0)
+        except Exception as error:
+            raise EnvError(f"environment {spec.name!r} could not be made by EnvPool: {error}") from error
+        self.observation_space: gymnasium.Space[Any] = self._pool.observation_space
+        self.action_space: gymnasium.Space[Any] = self._pool.action_space
+        self.leaves = spaces.leaves(self.observation_space)
+        self._observations = spaces.empty(self.leaves, num_envs)
+
+    def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
+        if tasks is not None and any(task is not None for task in tasks):
+            raise EnvError("env_task_fn is set, but EnvPool's environments have no tasks")
+        if lanes.all():
+            self._pool = self._make(seed=[int(seed) for seed in seeds])
+        chosen = np.flatnonzero(lanes).astype(np.int32)
+        observations, info = self._pool.reset(chosen)
+        for into, leaf in zip(self._observations, spaces.split(observations, self.leaves), strict=True):
+            into[info["env_id"]] = leaf
+        return self._observations
+
+    def step(self, actions: Array) -> tuple[Leaves, Array, Array, Array]:
+        given = actions.astype(np.int32) if np.issubdtype(actions.dtype, np.integer) else actions
+        observations, rewards, terminated, truncated, _ = self._pool.step(given)
+        # A copy: the pool's own arrays are written by its threads.
+        self._observations = tuple(np.array(leaf) for leaf in spaces.split(observations, self.leaves))
+        return self._observations, rewards, terminated, truncated
+
+    def get_state(self) -> State | None:
+        return None
+
+    def set_state(self, state: State) -> Leaves:  # noqa: ARG002
+        raise EnvError("EnvPool's environments have no state to set")
+
+    def close(self) -> None:
+        self._pool.close()

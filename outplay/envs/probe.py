@@ -16,6 +16,7 @@ from outplay.spaces import Leaf
 from outplay.streams import seed_for
 
 _STEPS = 24
+_DIFFERENT = "it gave two different episodes for one seed and the same actions"
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Probe:
     action_space: gymnasium.Space[Any]
     leaves: tuple[Leaf, ...]
     is_native: bool
-    is_deterministic: bool
+    inexact: str  # why a resumed run would not be exact; empty if it will be
     step_seconds: float  # of one environment; native vectors take less
 
 
@@ -44,7 +45,7 @@ def probe_env(spec: EnvSpec, seed: int = 0) -> Probe:
             leaves=vector.leaves,
             is_native=has_native_vector(spec),
             # What can be saved need not be played again; a shared stream goes on over the end of an episode.
-            is_deterministic=saved or first == second,
+            inexact=vector.inexact or ("" if saved or first == second else _DIFFERENT),
             step_seconds=seconds,
         )
     finally:

@@ -32,6 +32,7 @@ class Vector(Protocol):
     leaves: tuple[Leaf, ...]
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
+    inexact: str  # why its episodes cannot be played again; empty if they can
 
     def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
         """Start a new episode in these lanes (a bool for each), with a seed, and perhaps a task, for each of them."""
@@ -50,6 +51,8 @@ class Vector(Protocol):
 
 class PythonVector:
     """Environments in Python, one after the other, in one process."""
+
+    inexact = ""
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
         self.spec = spec

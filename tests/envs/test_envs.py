@@ -325,8 +325,8 @@ def test_whole_episodes_begin_and_end_in_their_fragment() -> None:
 
 
 def test_the_probe() -> None:
-    assert probe_env(EnvSpec("walk", probes.Walk)).is_deterministic
-    assert not probe_env(EnvSpec("restless", probes.Restless)).is_deterministic
+    assert not probe_env(EnvSpec("walk", probes.Walk)).inexact
+    assert "two different episodes" in probe_env(EnvSpec("restless", probes.Restless)).inexact
     assert probe_env(EnvSpec("CartPole-v1")).is_native
     assert probe_env(EnvSpec("walk", probes.Walk, {"sleep": 0.002})).step_seconds >= 0.002
 
@@ -394,3 +394,22 @@ def test_a_flaw_that_shows_while_training_is_one_sentence(process_engine: None, 
     with pytest.raises(EnvError, match=FLAWS[flaw]) as caught, PPO(env=probes.Flawed, config=config) as trainer:
         trainer.train()
     assert "\n" not in str(caught.value)
+
+
+def test_envpool(process_engine: None, caplog: pytest.LogCaptureFixture) -> None:
+    """An extra that weighs 700 MB: tested where it is installed."""
+    pytest.importorskip("envpool")
+    results = []
+    for num_workers in (0, 2):
+        config = {"num_envs": 8, "train_batch_size": 256, "num_workers": num_workers}
+        with PPO(env="envpool/CartPole-v1", config=config) as trainer:
+            results.append([trainer.train()["episode_return_mean"] for _ in range(3)])
+            assert trainer.evaluate()["episodes"] == 10
+    assert results[0] == results[1]
+    assert "EnvPool seeds its environments once" in caplog.text
+
+
+def test_without_envpool_its_ids_say_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(EnvError, match=r"needs EnvPool: pip install 'outplay\[envpool\]'"):
+        PPO(env="envpool/Pong-v5")
