@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from outplay.envs import register_env
     from outplay.metrics import pretty_print
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What needs torch or gymnasium is loaded when it is first used: the engine alone stays light.
 _LAZY = {

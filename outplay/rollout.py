@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -82,10 +82,14 @@ def one_thread() -> Iterator[None]:
 class RolloutWorker:
     """Hosts EnvGroups: takes Weights, returns Fragments. The same in the program itself and in another process."""
 
-    def __init__(self, spec: RolloutSpec, states: dict[int, GroupState], num_threads: int = 1) -> None:
+    def __init__(
+        self, spec: RolloutSpec, states: dict[int, GroupState], weights: Weights | None = None, num_threads: int = 1
+    ) -> None:
         self.spec = spec
         self.num_threads = num_threads
         self.policy = spec.policy.make()
+        if weights is not None:
+            self.policy.load(weights)
         self.groups = {
             index: EnvGroup(make_vector(spec.env, spec.group_sizes[index], num_threads), index, spec.seed, state)
             for index, state in states.items()
@@ -183,12 +187,12 @@ class WorkerSet:
             )  # fmt: skip
         self.states = states or [GroupState(size) for size in spec.group_sizes]
         self.task: Any = next((state.task for state in self.states), None)
+        self.weights = weights
         self.local: RolloutWorker | None = None
         self.remote: list[ActorHandle] = []
         self.replaced = 0
         if self.num_workers == 0:
-            self.local = RolloutWorker(spec, self._states_of(0, 1), num_threads=os.cpu_count() or 1)
-            self.local.load(weights)
+            self.local = RolloutWorker(spec, self._states_of(0, 1), weights, num_threads=os.cpu_count() or 1)
         else:
             self.remote = [self._start(index) for index in range(self.num_workers)]
 
@@ -196,11 +200,13 @@ class WorkerSet:
         return {group: self.states[group] for group in range(index, len(self.states), workers)}
 
     def _start(self, index: int) -> ActorHandle:
-        worker: ActorHandle = remote(RolloutWorker).remote(self.spec, self._states_of(index, self.num_workers))
+        states = self._states_of(index, self.num_workers)
+        worker: ActorHandle = remote(RolloutWorker).remote(self.spec, states, self.weights)
         return worker
 
     def collect(self, weights: Weights) -> list[Fragment]:
         """One Fragment from each EnvGroup, in EnvGroup order."""
+        self.weights = weights
         if self.local is not None:
             fragments = self.local.collect(weights, self.task)
         else:
@@ -209,8 +215,10 @@ class WorkerSet:
             fragments = [f for index, call in enumerate(calls) for f in self._result(index, call, stored)]
         fragments.sort(key=lambda fragment: fragment.group)
         to_env = self._to_env()
-        for state, fragment in zip(self.states, fragments, strict=True):
-            state.advance(fragment, to_env(fragment.actions), self.spec.complete_episodes)
+        self.states = [
+            state.advanced(fragment, to_env(fragment.actions), self.spec.complete_episodes)
+            for state, fragment in zip(self.states, fragments, strict=True)
+        ]
         return fragments
 
     def _result(self, index: int, call: Any, weights: Any) -> list[Fragment]:
@@ -241,8 +249,7 @@ class WorkerSet:
     def set_task(self, task: Any) -> None:
         """Episodes that start from now on are about `task`, in every EnvGroup."""
         self.task = task
-        for state in self.states:
-            state.task = task
+        self.states = [replace(state, task=task) for state in self.states]
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
         """`function(worker)` on every worker, where it is; the results in order.

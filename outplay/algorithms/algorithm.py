@@ -80,6 +80,7 @@ class Algorithm:
         self.learner = self.Learner(self.policy, self.config)
         self._workers: WorkerSet | None = None
         self._states: list[GroupState] | None = None
+        self._version = 0  # of the Weights: each collection has its own
         self._evaluator: Evaluator | None = None
         self._task_env: Any = None
         self._action_rng = stream(self.config.seed, "single actions")
@@ -134,7 +135,7 @@ class Algorithm:
     def workers(self) -> WorkerSet:
         """The RolloutWorkers; they start when they are first needed."""
         if self._workers is None:
-            weights = self.policy.snapshot(self.iteration)
+            weights = self.policy.snapshot(self._version)
             self._workers = WorkerSet(self._rollout_spec(), self.num_workers, self._states, weights)
         return self._workers
 
@@ -175,18 +176,32 @@ class Algorithm:
 
     def _collect(self) -> list[Fragment]:
         """Fragments of `train_batch_size` steps or more, all from the present policy."""
-        weights = self.policy.snapshot(self.iteration + 1)
+        self._version += 1
+        weights = self.policy.snapshot(self._version)
+        before = self.workers.states
         fragments: list[Fragment] = []
         steps = 0
-        while steps < self.config.train_batch_size:
-            collected = self.workers.collect(weights)
-            fragments += collected
-            steps += sum(fragment.steps for fragment in collected)
-            for stage in ("act", "step"):
-                # Workers run side by side: the share of one is what the iteration waits for.
-                spent = sum(fragment.seconds[stage] for fragment in collected)
-                self.timers.add(f"collect/{stage}", spent / max(1, self.workers.num_workers))
+        try:
+            while steps < self.config.train_batch_size:
+                collected = self.workers.collect(weights)
+                fragments += collected
+                steps += sum(fragment.steps for fragment in collected)
+                for stage in ("act", "step"):
+                    # Workers run side by side: the share of one is what the iteration waits for.
+                    spent = sum(fragment.seconds[stage] for fragment in collected)
+                    self.timers.add(f"collect/{stage}", spent / max(1, self.workers.num_workers))
+        except BaseException:
+            # What was collected is lost, and the environments go back to where the last whole iteration left them.
+            self._drop_workers(before)
+            raise
         return fragments
+
+    def _drop_workers(self, states: list[GroupState] | None) -> None:
+        """End the workers; if they are needed again, their environments are built from `states`."""
+        if self._workers is not None:
+            self._workers.stop()
+            self._workers = None
+        self._states = states
 
     @contextmanager
     def _learner_threads(self) -> Iterator[None]:
@@ -291,9 +306,7 @@ class Algorithm:
         """Go on from a checkpoint of the same algorithm and spaces."""
         saved = read_checkpoint(find_checkpoint(checkpoint))
         saving.check_fits(self, saved.state)
-        if self._workers is not None:
-            self._workers.stop()
-            self._workers = None
+        self._drop_workers(None)
         self._states = saving.restore_state(self, saved)
 
     @classmethod
@@ -322,10 +335,8 @@ class Algorithm:
         self.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
 
     def stop(self) -> None:
-        """Close the environments and end the workers."""
-        if self._workers is not None:
-            self._workers.stop()
-            self._workers = None
+        """Close the environments and end the workers. Trained further, they go on where they were."""
+        self._drop_workers(self._states if self._workers is None else self._workers.states)
         if self._evaluator is not None:
             self._evaluator.stop()
             self._evaluator = None

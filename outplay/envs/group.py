@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,21 +68,26 @@ class GroupState:
         self.actions = self.actions or [[] for _ in range(self.lanes)]
         self.tasks = self.tasks or [None] * self.lanes
 
-    def advance(self, fragment: Fragment, env_actions: Array, complete: bool) -> None:
-        """Take in what the EnvGroup did. `env_actions` are the fragment's, as the environment got them."""
-        self.fragments += 1
-        before, self.episodes, self.vector = self.episodes, fragment.episodes, fragment.vector_state
+    def advanced(self, fragment: Fragment, env_actions: Array, complete: bool) -> GroupState:
+        """The state after a Fragment; `env_actions` are its actions as the environment got them.
+
+        A new object: whoever holds on to the old one can go back to it.
+        """
+        after = replace(self, fragments=self.fragments + 1, episodes=fragment.episodes, vector=fragment.vector_state)
         if complete:  # whole episodes only: the next Fragment begins with new ones
-            return
-        self.returns, self.lengths = fragment.running_returns, fragment.running_lengths
-        if self.vector is not None:
-            return
+            return after
+        after.returns, after.lengths = fragment.running_returns, fragment.running_lengths
+        if after.vector is not None:
+            return after
+        began = after.episodes != self.episodes
+        after.tasks = [self.task if began[lane] else self.tasks[lane] for lane in range(self.lanes)]
+        after.actions = []
         for lane in range(self.lanes):
-            if self.episodes[lane] != before[lane]:
-                self.tasks[lane], self.actions[lane] = self.task, []
-            if self.lengths[lane] <= LONGEST_REPLAY:
-                first = max(0, len(env_actions) - int(self.lengths[lane]))
-                self.actions[lane].append(np.array(env_actions[first:, lane]))
+            pieces = [] if began[lane] else self.actions[lane]
+            first = max(0, len(env_actions) - int(after.lengths[lane]))
+            recorded = after.lengths[lane] <= LONGEST_REPLAY
+            after.actions.append([*pieces, np.array(env_actions[first:, lane])] if recorded else pieces)
+        return after
 
     @property
     def is_exact(self) -> bool:

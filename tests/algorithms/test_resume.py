@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outplay import A2C, PG, PPO, Algorithm
+from outplay import A2C, PG, PPO, Algorithm, EnvError
 from outplay.envs import group
 from tests import probes
 
@@ -59,6 +59,50 @@ def test_saving_does_not_disturb(tmp_path: Path) -> None:
             saving.save(tmp_path)
             saving.evaluate()
         assert quiet.policy.flat.equal(saving.policy.flat)
+
+
+def test_a_stopped_trainer_can_go_on() -> None:
+    with PPO(env=probes.Walk, config=SMALL) as whole, PPO(env=probes.Walk, config=SMALL) as stopped:
+        for _ in range(4):
+            whole.train()
+            stopped.train()
+            stopped.stop()
+        assert whole.policy.flat.equal(stopped.policy.flat)
+
+
+class Failing(probes.Walk):
+    """Raises once, when it is told to."""
+
+    fails = False
+
+    def step(self, action: Any) -> Any:
+        if Failing.fails:
+            Failing.fails = False
+            raise RuntimeError("once")
+        return super().step(action)
+
+
+def test_an_iteration_that_fails_can_be_tried_again() -> None:
+    """Even in the middle, with some Fragments collected: nothing of it counts."""
+    config = {**SMALL, "rollout_fragment_length": 5}
+    with PPO(env=Failing, config=config) as whole, PPO(env=Failing, config=config) as failing:
+        for _ in range(3):
+            whole.train()
+        failing.train()
+        collect = failing.workers.collect
+        calls: list[int] = []
+
+        def second_fails(weights: Any) -> Any:
+            calls.append(1)
+            Failing.fails = len(calls) == 2
+            return collect(weights)
+
+        failing.workers.collect = second_fails  # type: ignore[method-assign]
+        with pytest.raises(EnvError, match="RuntimeError: once"):
+            failing.train()
+        for _ in range(2):
+            failing.train()
+        assert failing.policy.flat.equal(whole.policy.flat)
 
 
 def test_atari_is_rebuilt_from_its_actions(tmp_path: Path) -> None:

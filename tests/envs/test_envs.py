@@ -271,7 +271,7 @@ def test_a_group_is_rebuilt_from_its_fragments(name: str, complete: bool) -> Non
     state = GroupState(3)
     for _ in range(4):
         fragment = collected(whole, 7, complete)
-        state.advance(fragment, fragment.actions, complete)
+        state = state.advanced(fragment, fragment.actions, complete)
     rebuilt = EnvGroup(make_vector(spec, 3), 2, 5, state)
     for _ in range(4):
         ours, theirs = collected(rebuilt, 7, complete), collected(whole, 7, complete)
