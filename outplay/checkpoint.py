@@ -15,10 +15,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,15 @@ from torch import Tensor
 
 from outplay.errors import CheckpointError, RunError
 
+log = logging.getLogger("outplay")
+
 FORMAT = 1
 _NAME = re.compile(r"^checkpoint_(\d{6,})$")
 _TENSORS = ("weights", "optimizer")
+
+
+class DamagedCheckpointError(CheckpointError):
+    """It is not what was written: an older one may do."""
 
 
 @dataclass
@@ -58,20 +64,33 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left_over in folder.parent.glob(".checkpoint_*.part"):  # of a process that was killed while it wrote
+            shutil.rmtree(left_over, ignore_errors=True)
         temporary.mkdir()
         for name, data in files.items():
             write_file(temporary / name, data)
         _sync_folder(temporary)
-        if folder.exists():
-            shutil.rmtree(folder)
-        temporary.rename(folder)
+        _swap(temporary, folder)
         _sync_folder(folder.parent)
     except OSError as error:
         raise RunError(f"the checkpoint {folder} could not be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def _swap(new: Path, folder: Path) -> None:
+    """Put `new` into the place of `folder`. What was there is removed only after that."""
+    old = new.with_name(f".{folder.name}.old.part")
+    if folder.exists():
+        folder.rename(old)
+    try:
+        new.rename(folder)
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -115,11 +134,13 @@ def _verified(folder: Path, name: str) -> bytes:
         data = (folder / name).read_bytes()
     except FileNotFoundError as error:
         missing = Path(str(error.filename)).name
-        raise CheckpointError(f"{folder} is no checkpoint, or not a whole one: it has no {missing}") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {folder} is damaged: {error}") from error
+        raise DamagedCheckpointError(f"{folder} is no checkpoint, or not a whole one: it has no {missing}") from error
+    except ValueError as error:
+        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {folder} cannot be read: {error.strerror or error}") from error
     if not isinstance(hashes, dict) or hashlib.sha256(data).hexdigest() != hashes.get(name):
-        raise CheckpointError(f"checkpoint {folder} is damaged: {name} is not what was written")
+        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {name} is not what was written")
     return data
 
 
@@ -142,20 +163,22 @@ def find_checkpoint(path: str | Path) -> Path:
         return path.parent
     for folder in (path, path / "checkpoints"):
         if found := checkpoints_in(folder):
-            return next(newest_valid(found))[0]
+            return newest_valid(found)
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint and no run at {path}")
     raise CheckpointError(f"{path} is no checkpoint and holds none")
 
 
-def newest_valid(checkpoints: list[Path]) -> Iterator[tuple[Path, list[str]]]:
-    """The checkpoints that can be read, newest first, each with what was wrong with newer ones."""
+def newest_valid(checkpoints: list[Path]) -> Path:
+    """The newest checkpoint that is not damaged; says so if that is not the newest of all."""
     damaged: list[str] = []
     for path in reversed(checkpoints):
         try:
             read_checkpoint(path)
-        except CheckpointError as error:
+        except DamagedCheckpointError as error:
             damaged.append(str(error))
             continue
-        yield path, list(damaged)
+        for sentence in damaged:
+            log.warning("%s; going back to %s", sentence, path.name)
+        return path
     raise CheckpointError("none of the checkpoints can be read: " + "; ".join(damaged))

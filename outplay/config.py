@@ -20,6 +20,7 @@ Schedule = list[tuple[float, float]]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _square(filters: Any) -> Any:
@@ -27,9 +28,34 @@ def _square(filters: Any) -> Any:
     if not isinstance(filters, list):
         return filters
     return [
-        [f[0], f[1][0] if isinstance(f[1], list) else f[1], f[2]] if isinstance(f, list) and len(f) == 3 else f
+        [f[0], *f[1][:1], f[2]] if isinstance(f, list) and len(f) == 3 and isinstance(f[1], list) else f
         for f in filters
     ]
+
+
+def plain(value: Any, where: str) -> Any:
+    """`value` as it comes back from a checkpoint: numbers, texts, lists, dicts with text keys. Nothing else will do.
+
+    What is used is what was saved, or a resumed run would see something else.
+
+    >>> plain({"sizes": (1, 2)}, "env_config")
+    {'sizes': [1, 2]}
+    """
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise ConfigError(f"{where}: a key must be a text, and {key!r} is a {type(key).__name__}")
+        return {key: plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if hasattr(value, "tolist"):  # numpy's numbers and arrays
+        return value.tolist()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ConfigError(
+        f"{where} is a {type(value).__name__}, which cannot be saved; only numbers, texts, lists and dicts can (an "
+        "object that an environment needs comes from its factory: register_env(name, lambda env_config: Env(thing)))"
+    )
 
 
 class Settings(BaseModel):
@@ -59,9 +85,9 @@ class OptimizerConfig(Settings):
     """The optimizer's arguments. The learning rate is `lr`."""
 
     type: Literal["adam", "rmsprop", "sgd"] = Field("adam", description="Which optimizer.")
-    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="Adam: the decay of its two moments.")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="Adam: the decay of its two moments.")
     eps: NotNegative = Field(1e-5, description="Adam and RMSProp: added to the root of the second moment.")
-    decay: Fraction = Field(0.99, description="RMSProp: the decay of the mean square.")
+    decay: Decay = Field(0.99, description="RMSProp: the decay of the mean square.")
     momentum: Fraction = Field(0.0, description="SGD: how much of the last step is kept.")
 
 
@@ -78,7 +104,7 @@ class AlgorithmConfig(Settings):
 
     # environment
     env: str | None = Field(None, description="A Gymnasium id, an import path (module:Class) or a registered name.")
-    env_config: dict[str, Any] = Field(
+    env_config: Annotated[dict[str, Any], BeforeValidator(lambda value: plain(value, "env_config"))] = Field(
         {}, description="Arguments of the environment: as one dict if it takes `env_config` or `config`, else by name."
     )
     env_task_fn: Callable[..., Any] | None = Field(

@@ -35,6 +35,7 @@ METRICS = (
     "env_steps_per_s",
     "episodes_this_iter",
 )
+_EVALUATION = ("episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean")
 # RLlib's names for the same things.
 _RLLIB = {"episode_reward_mean": "episode_return_mean", "episode_reward_min": "episode_return_min",
           "episode_reward_max": "episode_return_max"}  # fmt: skip
@@ -65,14 +66,18 @@ def experiment(data: dict[str, Any], where: str) -> Experiment:
     config.pop("env", None)
     if env is None:
         raise ConfigError(f"{where}: it names no environment; add env: CartPole-v1, or any other")
+    if not checked.name or checked.name.startswith(".") or set(checked.name) & set("/\\"):
+        raise ConfigError(f"{where}: the name {checked.name!r} cannot be a folder's; use letters, digits, - and _")
     stop = {checked_metric(name, where): value for name, value in checked.stop.items()}
     return checked.model_copy(update={"env": env, "config": config, "stop": stop})
 
 
 def checked_metric(name: str, where: str) -> str:
-    name = _RLLIB.get(name, name)
-    if name not in METRICS and not name.startswith(("learner/", "evaluation/")):
-        raise ConfigError(f"{where}: stop: there is no metric {name!r}{nearest(name, METRICS)}")
+    prefix, slash, last = name.rpartition("/")
+    name = prefix + slash + _RLLIB.get(last, last)
+    known = [*METRICS, *(f"evaluation/{metric}" for metric in _EVALUATION)]
+    if name not in known and not name.startswith("learner/"):
+        raise ConfigError(f"{where}: stop: there is no metric {name!r}{nearest(name, known)}")
     return name
 
 
@@ -117,6 +122,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, (list, dict)):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)

@@ -6,10 +6,13 @@ torch.optim, which takes more than a second to load its compiler, is not needed.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from outplay.config import OptimizerConfig
+from outplay.errors import RunError
 
 
 class Optimizer:
@@ -37,6 +40,8 @@ class Optimizer:
     def apply(self, gradients: tuple[Tensor, ...], lr: float, grad_clip: float | None = None) -> float:
         gradient = torch.cat([_flat(g) for g in gradients])
         norm = float(gradient.norm())
+        if not math.isfinite(norm):
+            raise RunError(f"learning has run away: the gradient is {norm} (lr {lr:g}); lower lr, or set grad_clip")
         if grad_clip is not None and norm > grad_clip:
             gradient *= grad_clip / norm
         self.steps += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from outplay.config import ModelConfig
 from outplay.engine import api as engine
 from outplay.engine.remote import ActorHandle, remote
+from outplay.engine.slots import count_cpus
 from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector
 from outplay.errors import ActorDiedError, OutplayError, RunError, TaskError
 from outplay.fragments import Fragment
@@ -80,10 +81,13 @@ def one_thread() -> Iterator[None]:
 
 
 class RolloutWorker:
-    """Hosts EnvGroups: takes Weights, returns Fragments. The same in the program itself and in another process."""
+    """Hosts EnvGroups: takes Weights, returns Fragments. The same in the program itself and in another process.
+
+    `num_threads` is for environments that step in threads; acting takes one.
+    """
 
     def __init__(
-        self, spec: RolloutSpec, states: dict[int, GroupState], weights: Weights | None = None, num_threads: int = 1
+        self, num_threads: int, spec: RolloutSpec, states: dict[int, GroupState], weights: Weights | None = None
     ) -> None:
         self.spec = spec
         self.num_threads = num_threads
@@ -117,14 +121,21 @@ class RolloutWorker:
             self.policy.load(weights)
 
     def play(
-        self, weights: Weights, key: tuple[int, ...], episodes: int, most_steps: int | None, explore: bool
+        self,
+        weights: Weights,
+        key: tuple[int, ...],
+        episodes: int,
+        most_steps: int | None,
+        explore: bool,
+        task: Any = None,
     ) -> EpisodeResults:
         """Play this many episodes side by side, on seeds of their own; or stop after `most_steps` steps in all."""
         self.load(weights)
         if episodes not in self._evaluation:
             self._evaluation[episodes] = make_vector(self.spec.env, episodes, self.num_threads)
         with one_thread():
-            return play_episodes(self._evaluation[episodes], self.policy, self.spec.seed, key, most_steps, explore)
+            vector = self._evaluation[episodes]
+            return play_episodes(vector, self.policy, self.spec.seed, key, most_steps, explore, task)
 
     def get_policy(self) -> Policy:
         return self.policy
@@ -141,27 +152,28 @@ class RolloutWorker:
 
 
 def play_episodes(
-    vector: Vector, policy: Policy, seed: int, key: tuple[int, ...], most_steps: int | None, explore: bool
+    vector: Vector,
+    policy: Policy,
+    seed: int,
+    key: tuple[int, ...],
+    most_steps: int | None,
+    explore: bool,
+    task: Any = None,
 ) -> EpisodeResults:
     """One episode in each lane. What is cut off by `most_steps` counts only if nothing else has ended."""
     lanes = vector.num_envs
     rng = stream(seed, "evaluation actions", *key)
-    observations = vector.reset(
-        np.ones(lanes, bool), [seed_for(seed, "evaluation episode", *key, lane) for lane in range(lanes)]
-    )
+    seeds = [seed_for(seed, "evaluation episode", *key, lane) for lane in range(lanes)]
+    observations = vector.reset(np.ones(lanes, bool), seeds, None if task is None else [task] * lanes)
     playing = np.ones(lanes, bool)
     returns, lengths = np.zeros(lanes), np.zeros(lanes, np.int64)
     state = policy.initial_state(lanes)
     while playing.any() and (most_steps is None or lengths.sum() < most_steps):
         actions, state, _ = policy.act(observations, state, explore, rng)
-        observations, rewards, terminated, truncated = vector.step(policy.to_env(actions))
+        observations, rewards, terminated, truncated = vector.step(policy.to_env(actions), playing)
         returns += rewards * playing
         lengths += playing
-        ended = terminated | truncated
-        playing &= ~ended
-        if ended.any() and playing.any():
-            again = [seed_for(seed, "unheeded", *key, int(lane)) for lane in np.flatnonzero(ended)]
-            observations = vector.reset(ended, again)
+        playing &= ~(terminated | truncated)
     finished = ~playing if not playing.all() else playing
     return EpisodeResults(
         [float(r) for r in returns[finished]],
@@ -175,9 +187,16 @@ class WorkerSet:
     """All RolloutWorkers of a run. With `num_workers=0` it is one, in the program itself.
 
     It keeps, for every EnvGroup, how to build it again: a worker that dies is replaced and the result is the same.
+    `latest` gives the present Weights, for workers that start.
     """
 
-    def __init__(self, spec: RolloutSpec, num_workers: int, states: list[GroupState] | None, weights: Weights) -> None:
+    def __init__(
+        self,
+        spec: RolloutSpec,
+        num_workers: int,
+        states: list[GroupState] | None,
+        latest: Callable[[], Weights],
+    ) -> None:
         self.spec = spec
         self.num_workers = min(num_workers, len(spec.group_sizes))
         if num_workers > self.num_workers:
@@ -186,65 +205,31 @@ class WorkerSet:
                 num_workers, sum(spec.group_sizes), len(spec.group_sizes), self.num_workers,
             )  # fmt: skip
         self.states = states or [GroupState(size) for size in spec.group_sizes]
-        self.task: Any = next((state.task for state in self.states), None)
-        self.weights = weights
-        self.local: RolloutWorker | None = None
-        self.remote: list[ActorHandle] = []
-        self.replaced = 0
-        if self.num_workers == 0:
-            self.local = RolloutWorker(spec, self._states_of(0, 1), weights, num_threads=os.cpu_count() or 1)
-        else:
-            self.remote = [self._start(index) for index in range(self.num_workers)]
+        assert [state.lanes for state in self.states] == spec.group_sizes
+        self.task: Any = self.states[0].task
+        self._latest = latest
+        self._to_env = ActionScaling(spec.policy.action_space, spec.policy.normalize_actions, spec.policy.clip_actions)
+        self._pool = WorkerPool(self.num_workers, self._arguments)
 
-    def _states_of(self, index: int, workers: int) -> dict[int, GroupState]:
-        return {group: self.states[group] for group in range(index, len(self.states), workers)}
+    def _arguments(self, index: int) -> tuple[Any, ...]:
+        """What worker `index` is made from: its share of the EnvGroups, as they are now."""
+        groups = range(index, len(self.states), max(1, self.num_workers))
+        return self.spec, {group: self.states[group] for group in groups}, self._latest()
 
-    def _start(self, index: int) -> ActorHandle:
-        states = self._states_of(index, self.num_workers)
-        worker: ActorHandle = remote(RolloutWorker).remote(self.spec, states, self.weights)
-        return worker
+    @property
+    def replaced(self) -> int:
+        """How many workers have died so far."""
+        return self._pool.replaced
 
     def collect(self, weights: Weights) -> list[Fragment]:
         """One Fragment from each EnvGroup, in EnvGroup order."""
-        self.weights = weights
-        if self.local is not None:
-            fragments = self.local.collect(weights, self.task)
-        else:
-            stored = engine.put(weights)
-            calls = [worker.collect.remote(stored, self.task) for worker in self.remote]
-            fragments = [f for index, call in enumerate(calls) for f in self._result(index, call, stored)]
-        fragments.sort(key=lambda fragment: fragment.group)
-        to_env = self._to_env()
+        collected = self._pool.call_all("collect", weights, self.task)
+        fragments = sorted((f for part in collected for f in part), key=lambda fragment: fragment.group)
         self.states = [
-            state.advanced(fragment, to_env(fragment.actions), self.spec.complete_episodes)
+            state.advanced(fragment, self._to_env(fragment.actions), self.spec.complete_episodes)
             for state, fragment in zip(self.states, fragments, strict=True)
         ]
         return fragments
-
-    def _result(self, index: int, call: Any, weights: Any) -> list[Fragment]:
-        """What a worker collected; if it dies, what its replacement collected."""
-        deaths = 0
-        while True:
-            try:
-                return engine.get(call)  # type: ignore[no-any-return]
-            except ActorDiedError as error:
-                _raise_cause(error)
-                deaths += 1
-                if deaths > _MOST_DEATHS:
-                    raise RunError(f"worker {index} died {deaths} times in a row; last: {error}") from error
-                log.warning("worker %d died and is replaced; its environments are built again", index)
-                self.replaced += 1
-                self.remote[index] = self._start(index)
-                call = self.remote[index].collect.remote(weights, self.task)
-            except TaskError as error:
-                _raise_cause(error)
-                raise
-
-    def _to_env(self) -> Callable[[np.ndarray], np.ndarray]:
-        if self.local is not None:
-            return self.local.policy.to_env
-        policy = self.spec.policy
-        return ActionScaling(policy.action_space, policy.normalize_actions, policy.clip_actions)
 
     def set_task(self, task: Any) -> None:
         """Episodes that start from now on are about `task`, in every EnvGroup."""
@@ -252,13 +237,68 @@ class WorkerSet:
         self.states = [replace(state, task=task) for state in self.states]
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
-        """`function(worker)` on every worker, where it is; the results in order.
+        """`function(worker)` on every worker, where it is, with the present weights; the results in order.
 
         >>> trainer.workers.foreach_worker(lambda worker: worker.get_policy().get_weights())
         """
+        self._pool.call_all("load", self._latest())
+        return self._pool.call_all("apply", function)
+
+    def stop(self) -> None:
+        self._pool.stop()
+
+
+class WorkerPool:
+    """RolloutWorkers in processes of their own, or one in the program itself; who dies is replaced.
+
+    `arguments(index)` is what worker `index` is made from, now: a replacement is made from what is true then.
+    """
+
+    def __init__(self, num_workers: int, arguments: Callable[[int], tuple[Any, ...]]) -> None:
+        self._arguments = arguments
+        self.replaced = 0
+        self.local = None if num_workers else RolloutWorker(count_cpus(), *arguments(0))
+        self.remote = [self._start(index) for index in range(num_workers)]
+
+    def _start(self, index: int) -> ActorHandle:
+        worker: ActorHandle = remote(RolloutWorker).remote(1, *self._arguments(index))
+        return worker
+
+    def call_all(self, method: str, *arguments: Any) -> list[Any]:
+        """The same call on every worker; the results in order."""
         if self.local is not None:
-            return [function(self.local)]
-        return engine.get([worker.apply.remote(function) for worker in self.remote])  # type: ignore[no-any-return]
+            return [getattr(self.local, method)(*arguments)]
+        return self.call_each(method, [arguments] * len(self.remote))
+
+    def call_each(self, method: str, jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """A call for each job, given out to workers in turn; the results in order."""
+        if self.local is not None:
+            return [getattr(self.local, method)(*job) for job in jobs]
+        stored = {id(part): engine.put(part) for job in jobs for part in job if isinstance(part, Weights)}
+        sent = [tuple(stored.get(id(part), part) for part in job) for job in jobs]
+        places = [number % len(self.remote) for number in range(len(jobs))]
+        calls = [_call(self.remote[place], method, job) for place, job in zip(places, sent, strict=True)]
+        deaths = 0
+        for number, place in enumerate(places):
+            while True:
+                try:
+                    calls[number] = (engine.get(calls[number]),)
+                    break
+                except ActorDiedError as error:
+                    _raise_cause(error)
+                    deaths += 1
+                    if deaths > _MOST_DEATHS * len(self.remote):
+                        raise RunError(f"worker {place} died {deaths} times in a row; last: {error}") from error
+                    log.warning("worker %d died and is replaced; its environments are built again", place)
+                    self.replaced += 1
+                    self.remote[place] = self._start(place)
+                    for other in range(number, len(jobs)):  # all that it still had to do
+                        if places[other] == place:
+                            calls[other] = _call(self.remote[place], method, sent[other])
+                except TaskError as error:
+                    _raise_cause(error)
+                    raise
+        return [value for (value,) in calls]
 
     def stop(self) -> None:
         if self.local is not None:
@@ -267,6 +307,10 @@ class WorkerSet:
             for worker in self.remote:
                 engine.kill(worker)
         self.remote = []
+
+
+def _call(worker: ActorHandle, method: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(worker, method).remote(*arguments)
 
 
 def _raise_cause(error: BaseException) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -17,31 +16,15 @@ import yaml
 
 from outplay.algorithms import Algorithm, find_algorithm
 from outplay.checkpoint import checkpoints_in, find_checkpoint, name_of, newest_valid
-from outplay.envs import env_name, is_import_path
+from outplay.envs import check_trust
 from outplay.errors import CheckpointError, ConfigError, EnvError, OutplayError, RunError, nearest
 from outplay.experiments import Experiment, load_file
+from outplay.results import find_run, is_alive, new_run_folder
 from outplay.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics, replace_file
 
 log = logging.getLogger("outplay")
 
 _HEARTBEAT = 1.0  # seconds between two writings of status.json
-
-
-def results_folder(chosen: str | Path | None) -> Path:
-    """Where runs go: what was chosen, else $OUTPLAY_RESULTS, else ~/outplay_results."""
-    return Path(chosen or os.environ.get("OUTPLAY_RESULTS") or "~/outplay_results").expanduser()
-
-
-def new_run_folder(results: Path, experiment: str, algorithm: str, env: str) -> Path:
-    """A new folder RESULTS/<experiment>/<ALGO>_<env>_<id>_<date>."""
-    plain = re.sub(r"[^\w.-]+", "-", env.replace(":", ".")).strip("-")
-    date = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = results / experiment / f"{algorithm}_{plain}_{secrets.token_hex(3)}_{date}"
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise RunError(f"the run folder {folder} cannot be made: {error.strerror or error}") from error
-    return folder
 
 
 class Run:
@@ -75,6 +58,8 @@ class Run:
             folder = new_run_folder(results, experiment.name, type(algorithm).__name__, algorithm.env_spec.name)
             run = cls(experiment, algorithm, folder)
             run._write_config()
+            if init_from is not None:
+                run.save()  # so that it can be resumed before its first checkpoint
         except BaseException:
             algorithm.stop()
             raise
@@ -84,40 +69,29 @@ class Run:
     def resume(
         cls,
         folder: Path,
-        stop: dict[str, float] | None = None,
-        change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        change: Callable[[Experiment], Experiment] = lambda experiment: experiment,
         env: Any = None,
         trust: bool = False,
         folders: Iterable[Path] = (),
     ) -> Run:
         """A run as it was at its newest checkpoint that can be read; `change` may alter its settings."""
-        experiment = read_experiment(folder)
-        allowed_env(experiment.env, env, trust, f"run {folder}")
-        if env is not None and env_name(env) != experiment.env:
-            raise ConfigError(f"run {folder} was trained on {experiment.env!r}, not on {env_name(env)!r}")
-        experiment = experiment.model_copy(
-            update={"stop": stop or experiment.stop, "config": change(experiment.config)}
-        )
+        _refuse_if_running(folder)
+        experiment = experiment_of(folder, change, env, trust)
         algorithm = make_algorithm(experiment.model_copy(update={"env": env or experiment.env}), folders)
         run = cls(experiment, algorithm, folder)
         try:
             run._restore()
+            run._write_config()
         except BaseException:
             algorithm.stop()
             raise
         return run
 
     def _restore(self) -> None:
-        found = checkpoints_in(self.checkpoints)
         self.resumed_from = 0
-        if found:
-            path, damaged = next(newest_valid(found))
-            for sentence in damaged:
-                log.warning("%s; going back to %s", sentence, path.name)
-            self.algorithm.restore(path)
+        if found := checkpoints_in(self.checkpoints):
+            self.algorithm.restore(newest_valid(found))
             self.resumed_from = self._saved_at = self.algorithm.iteration
-            for newer in found[found.index(path) + 1 :]:
-                shutil.rmtree(newer)
 
     def _write_config(self) -> None:
         body = self.experiment.model_dump(mode="json", exclude={"name", "env"})
@@ -140,9 +114,10 @@ class Run:
         kept = read_metrics(self.folder / "metrics.jsonl", self.algorithm.iteration)
         saved = {int(path.name.removeprefix("checkpoint_")) for path in checkpoints_in(self.checkpoints)}
         self._best = _best_of([result for result in kept if result["training_iteration"] in saved])
-        sinks = self._sinks(kept)
         last = kept[-1] if kept else {}
+        sinks: list[Sink] = []
         try:
+            self._open(sinks, kept)
             self._beat("running", last, force=True)
             while not (reason := self._reason_to_stop(last)):
                 last = self.algorithm.train()
@@ -174,13 +149,12 @@ class Run:
         except RunError as second:
             log.warning("%s", second)
 
-    def _sinks(self, kept: list[dict[str, Any]]) -> list[Sink]:
-        sinks: list[Sink] = [JsonLines(self.folder / "metrics.jsonl", kept)]
+    def _open(self, sinks: list[Sink], kept: list[dict[str, Any]]) -> None:
+        sinks.append(JsonLines(self.folder / "metrics.jsonl", kept))
         if "csv" in self.experiment.loggers:
             sinks.append(Csv(self.folder / "progress.csv", kept))
         if "tensorboard" in self.experiment.loggers:
             sinks.append(TensorBoard(self.folder / "tensorboard", self.algorithm.timesteps))
-        return sinks
 
     def _reason_to_stop(self, last: dict[str, Any]) -> str:
         if self._stop_requested:
@@ -188,7 +162,7 @@ class Run:
         figures = flattened(last)
         for name, threshold in self.experiment.stop.items():
             if name not in figures:
-                if last and not name.startswith("evaluation/"):
+                if last and name.startswith("learner/"):
                     raise ConfigError(f"stop: there is no metric {name!r}{nearest(name, figures)}")
                 continue
             value = figures[name]
@@ -224,7 +198,7 @@ class Run:
 
     def _obey_requests(self, result: dict[str, Any]) -> None:
         """Requests are small files in control/: stop, checkpoint, evaluate."""
-        for request in sorted((self.folder / "control").iterdir()):
+        for request in sorted((self.folder / "control").glob("*")):
             request.unlink(missing_ok=True)
             match request.name:
                 case "stop":
@@ -253,6 +227,7 @@ class Run:
         status = {
             "state": state,
             "pid": os.getpid(),
+            "host": os.uname().nodename,
             "updated": datetime.now().astimezone().isoformat(timespec="seconds"),
             "training_iteration": self.algorithm.iteration,
             "timesteps_total": self.algorithm.timesteps,
@@ -268,45 +243,38 @@ class Run:
 
 
 def make_algorithm(experiment: Experiment, folders: Iterable[Path] = ()) -> Algorithm:
-    algorithm = find_algorithm(experiment.run)
-    return algorithm(env=experiment.env, config=experiment.config, folders=folders)
+    """The algorithm of an experiment, its stop conditions checked against its settings."""
+    algorithm = find_algorithm(experiment.run)(env=experiment.env, config=experiment.config, folders=folders)
+    if any(name.startswith("evaluation/") for name in experiment.stop) and not algorithm.config.evaluation_interval:
+        algorithm.stop()
+        raise ConfigError("stop: a condition on evaluation/… needs evaluation_interval, or it is never reached")
+    return algorithm
 
 
-def allowed_env(recorded: Any, given: Any, trust: bool, where: str) -> None:
-    """Names on disk are not imported unless the user repeats or trusts them."""
-    if given is None and is_import_path(recorded) and not trust:
-        raise CheckpointError(
-            f"{where} names the environment {recorded!r}, which would be imported; if you trust it, repeat it with "
-            f"--env {recorded}, or add --trust"
-        )
-
-
-def read_experiment(folder: Path) -> Experiment:
+def experiment_of(folder: Path, change: Callable[[Experiment], Experiment], env: Any, trust: bool) -> Experiment:
+    """The experiment of a run, as its config.yaml says and `change` alters it; its environment trusted or repeated."""
     path = folder / "config.yaml"
     if not path.exists():
         raise CheckpointError(f"there is no run at {folder}: it has no config.yaml")
-    return load_file(path)[0]
+    recorded = load_file(path)[0]
+    check_trust(recorded.env, env, trust, f"run {folder}", f"repeat it with --env {recorded.env}, or add --trust")
+    changed = change(recorded)
+    if find_algorithm(changed.run) is not find_algorithm(recorded.run):
+        raise CheckpointError(f"run {folder} is of {recorded.run}, not of {changed.run}")
+    if changed.name != recorded.name:
+        raise ConfigError(f"run {folder} belongs to the experiment {recorded.name!r}; --name is for new runs")
+    return changed
 
 
-def find_run(path: str | Path, results: Path) -> Path:
-    """A run folder from what a user wrote.
-
-    A path, the name of an experiment (its newest run), or the beginning of a run's own name.
-    """
-    given = Path(path).expanduser()
-    if (given / "config.yaml").exists():
-        return given
-    for parent in (given.parent, given.parent.parent):
-        if given.exists() and (parent / "config.yaml").exists():
-            return parent
-    if runs := list((results / given).glob("*/config.yaml")):
-        return max(runs, key=lambda run: run.stat().st_mtime_ns).parent
-    matches = sorted(results.glob(f"*/{given.name}*/config.yaml")) if given.name == str(path) else []
-    if len(matches) == 1:
-        return matches[0].parent
-    if matches:
-        raise CheckpointError(f"{len(matches)} runs in {results} begin with {path!r}; give more of the name")
-    raise CheckpointError(f"there is no run at {given}; `outplay runs` lists them")
+def _refuse_if_running(folder: Path) -> None:
+    """Two processes in one run would spoil it."""
+    try:
+        status = json.loads((folder / "status.json").read_text())
+        pid = int(status["pid"]) if status["state"] == "running" and status["host"] == os.uname().nodename else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if pid and pid != os.getpid() and is_alive(pid):
+        raise RunError(f"run {folder} is being trained by process {pid}; end that first, or delete status.json")
 
 
 def find_saved(path: str | Path, results: Path) -> Path:

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from outplay.errors import RunError
 
@@ -66,7 +66,7 @@ class JsonLines:
     def __init__(self, path: Path, kept: list[dict[str, Any]]) -> None:
         self.path = path
         replace_file(path, "".join(as_json(result) + "\n" for result in kept))
-        self._file = path.open("a")
+        self._file = opened(path, "a")
 
     def write(self, result: dict[str, Any]) -> None:
         try:
@@ -88,7 +88,7 @@ class Csv:
         self._columns: list[str] = []
         for row in self._rows:
             self._columns += [key for key in row if key not in self._columns]
-        self._file = path.open("w", newline="")
+        self._file = opened(path, "w")
         self._write_all()
 
     def _write_all(self) -> None:
@@ -134,6 +134,13 @@ class TensorBoard:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def opened(path: Path, mode: str) -> IO[str]:
+    try:
+        return path.open(mode, newline="")
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -72,13 +72,20 @@ def write(observation: Any, of: tuple[Leaf, ...], into: Leaves, row: int) -> Non
     """Put one observation into row `row` of a batch; refuse what does not have the space's shape."""
     for leaf, array in zip(of, into, strict=True):
         part = _follow(observation, leaf.path) if leaf.path else observation
-        shape = part.shape if isinstance(part, np.ndarray) else np.shape(part)
-        if shape != leaf.shape:
+        try:
+            shape = part.shape if isinstance(part, np.ndarray) else np.shape(part)
+            if shape == leaf.shape:
+                array[row] = part
+                continue
+        except (TypeError, ValueError) as error:  # a text, None, a list of lists of different lengths
             raise EnvError(
-                f"the environment returned an {leaf.name} of shape {tuple(shape)}, "
-                f"but its observation space {leaf.space} says {leaf.shape}"
-            )
-        array[row] = part
+                f"the environment returned an {leaf.name} that is a {type(part).__name__} and does not fit its space "
+                f"{leaf.space}"
+            ) from error
+        raise EnvError(
+            f"the environment returned an {leaf.name} of shape {tuple(shape)}, "
+            f"but its observation space {leaf.space} says {leaf.shape}"
+        )
 
 
 def _follow(observation: Any, path: tuple[str | int, ...]) -> Any:
@@ -94,6 +101,19 @@ def _follow(observation: Any, path: tuple[str | int, ...]) -> Any:
 def empty(of: tuple[Leaf, ...], *batch: int) -> Leaves:
     """Arrays for a batch of observations."""
     return tuple(np.zeros((*batch, *leaf.shape), leaf.dtype) for leaf in of)
+
+
+def problem_in(leaf: Leaf, values: np.ndarray) -> str:
+    """What is wrong with the values of a leaf, in words: not finite, or no choice of its space. Empty if nothing is."""
+    if np.issubdtype(leaf.dtype, np.floating):
+        finite = np.isfinite(values)
+        return "" if finite.all() else f"is {values[~finite][0]}; every number that it returns must be finite"
+    if isinstance(leaf.space, (spaces.Discrete, spaces.MultiDiscrete)) and values.size:
+        low = leaf.space.start
+        high = low + (leaf.space.n if isinstance(leaf.space, spaces.Discrete) else leaf.space.nvec)
+        wrong = (values < low) | (values >= high)
+        return f"holds {values[wrong][0]}, which is not in its space {leaf.space}" if wrong.any() else ""
+    return ""
 
 
 def check_action_space(space: spaces.Space[Any]) -> None:

@@ -228,4 +228,18 @@ class Flawed(Walk):
                 reward = [1.0, 2.0]
             case "done is a number":
                 terminated = 1.5
+            case "done is a text":
+                terminated = "no"
+            case "observation is None":
+                observation = None
+            case "observation is ragged":
+                observation = [[1.0], [1.0, 2.0]]
         return observation, reward, terminated, truncated, info
+
+
+class OutOfRange(Nested):
+    """Observes a choice that its space does not have."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        observation, info = super().reset(seed=seed)
+        return {**observation, "switch": 2}, info

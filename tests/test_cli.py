@@ -143,7 +143,7 @@ def test_an_experiment_file_with_an_environment_beside_it(
     assert "100 steps" in out
     for arguments, sentence in (
         ([], "names the environment 'custom_env.CustomEnv', which would be imported"),
-        (["--env", "CartPole-v1"], "was trained on 'custom_env.CustomEnv', not on 'CartPole-v1'"),
+        (["--env", "CartPole-v1"], "is of the environment 'custom_env.CustomEnv', not of 'CartPole-v1'"),
         (["--env", "custom_env.CustomEnv", "--run", "A2C"], "is of PPO, not of A2C"),
     ):
         code, _, err = cli("evaluate", path, *arguments)
@@ -151,8 +151,16 @@ def test_an_experiment_file_with_an_environment_beside_it(
         assert sentence in err
     assert cli("evaluate", path, "--trust")[0] == 0
 
-    code, _, err = cli("train", "--resume", str(folder), "--stop", "training_iteration=4")
-    assert (code, "which would be imported" in err) == (2, True)
+    for more in ([], ["--dry-run"]):
+        code, _, err = cli("train", "--resume", str(folder), "--stop", "training_iteration=4", *more)
+        assert (code, "which would be imported" in err) == (2, True)
+    for wrong, sentence in (
+        (["--run", "A2C"], "is of PPO, not of A2C"),
+        (["--name", "other"], "--name is for new runs"),
+        (["--stop", "training_iteration=soon"], "stop.training_iteration must be a number, not 'soon'"),
+    ):
+        code, _, err = cli("train", "--resume", str(folder), "--trust", *wrong)
+        assert (code, sentence in err) == (2, True), err
     code, _, err = cli(
         "train", "--resume", str(folder), "--stop", "training_iteration=4", "--env", "custom_env.CustomEnv"
     )
@@ -167,6 +175,12 @@ def test_several_experiments_in_one_file(cli: Callable[..., Outcome], tmp_path: 
     assert sorted(path.parent.name for path in (tmp_path / "results").glob("*/*")) == ["a", "b"]
     code, _, err = cli("train", "-f", "two.yml", "--name", "c")
     assert (code, "--name is for one experiment" in err) == (2, True)
+    (tmp_path / "wrong.yml").write_text(
+        f"base: &base {body % 'PPO'}\nsecond: {{<<: *base, run: A2C, config: {{lrr: 1}}}}\n"
+    )
+    code, out, err = cli("train", "-f", "wrong.yml")
+    assert (code, out) == (2, "")  # told before the first is trained
+    assert "unknown setting 'lrr'" in err
 
 
 def test_init_from_starts_with_old_weights(cli: Callable[..., Outcome], tmp_path: Path) -> None:

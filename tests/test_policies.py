@@ -26,7 +26,7 @@ OBSERVATION_SPACES: dict[str, spaces.Space[Any]] = {
     "stacked colour": spaces.Box(0, 255, (2, 40, 40, 3), np.uint8),
     "small image": spaces.Box(0, 255, (9, 9, 3), np.uint8),
     "discrete": spaces.Discrete(5, start=2),
-    "multi-discrete": spaces.MultiDiscrete([2, 3]),
+    "multi-discrete": spaces.MultiDiscrete([2, 3], start=[1, -1]),
     "multi-binary": spaces.MultiBinary(4),
     "dict": spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Box(-1, 1, (2,))}),
     "nested": spaces.Dict(

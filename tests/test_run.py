@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from outplay import PPO, CheckpointError, ConfigError, EnvError, RunError, checkpoint
 from outplay.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
 from outplay.experiments import experiment, load_file
-from outplay.run import Run, find_run, results_folder
+from outplay.results import find_run, results_folder
+from outplay.run import Run
 from outplay.sinks import as_json, flattened, read_metrics
 from tests import probes
 
@@ -26,6 +28,10 @@ def make(results: Path, **body: Any) -> Run:
     config = {**CONFIG, **body.pop("config", {})}
     data = {"name": "it", "env": "CartPole-v1", "stop": {"training_iteration": 4}, **body, "config": config}
     return Run.create(experiment(data, "the test"), results)
+
+
+def until(stop: dict[str, float]) -> Any:
+    return lambda recorded: recorded.model_copy(update={"stop": stop})
 
 
 def lines(run: Run) -> list[dict[str, Any]]:
@@ -169,7 +175,7 @@ def test_a_finished_run_goes_on_with_another_stop(tmp_path: Path) -> None:
     whole.train()
     part = make(tmp_path)
     part.train()
-    more = Run.resume(part.folder, stop={"training_iteration": 6})
+    more = Run.resume(part.folder, until({"training_iteration": 6}))
     assert more.resumed_from == 4
     more.train()
     assert weights(more) == weights(whole)
@@ -182,7 +188,7 @@ def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
     run.train()
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"training_iteration": 6, "cut o')
-    again = Run.resume(run.folder, stop={"training_iteration": 6})
+    again = Run.resume(run.folder, until({"training_iteration": 6}))
     assert again.resumed_from == 4
     again.train()
     assert [line["training_iteration"] for line in lines(again)] == [1, 2, 3, 4, 5, 6]
@@ -198,7 +204,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplo
     data = bytearray((newest / "weights.safetensors").read_bytes())
     data[-1] ^= 1
     (newest / "weights.safetensors").write_bytes(data)
-    again = Run.resume(run.folder, stop={"training_iteration": 6})
+    again = Run.resume(run.folder, until({"training_iteration": 6}))
     assert again.resumed_from == 2
     assert "weights.safetensors is not what was written; going back to checkpoint_000002" in caplog.text
     again.train()
@@ -211,6 +217,93 @@ def test_no_checkpoint_can_be_read(tmp_path: Path) -> None:
     (checkpoints_in(run.checkpoints)[0] / "state.json").unlink()
     with pytest.raises(CheckpointError, match=r"none of the checkpoints can be read: .* it has no state.json"):
         Run.resume(run.folder)
+
+
+def test_a_checkpoint_of_a_newer_format_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(tmp_path, checkpoint_freq=2)
+    run.train()
+    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    with pytest.raises(CheckpointError, match="has format 1, this version of Outplay reads format 2"):
+        Run.resume(run.folder)
+    assert len(checkpoints_in(run.checkpoints)) == 2
+
+
+def test_what_a_resume_changes_is_recorded(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.train()
+    Run.resume(run.folder, until({"training_iteration": 7})).algorithm.stop()
+    assert load_file(run.folder / "config.yaml")[0].stop == {"training_iteration": 7}
+
+
+def test_a_run_that_is_being_trained_is_not_resumed(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.train()
+    status = json.loads((run.folder / "status.json").read_text())
+    (run.folder / "status.json").write_text(json.dumps({**status, "state": "running", "pid": os.getppid()}))
+    with pytest.raises(RunError, match="is being trained by process"):
+        Run.resume(run.folder)
+    (run.folder / "status.json").write_text(json.dumps({**status, "state": "running", "pid": 2**22 + 1}))
+    assert Run.resume(run.folder).resumed_from == 4
+
+
+def test_a_run_from_old_weights_can_be_resumed_before_its_first_checkpoint(tmp_path: Path) -> None:
+    first = make(tmp_path / "first")
+    first.train()
+    data = {"name": "it", "env": "CartPole-v1", "stop": {"training_iteration": 4}, "config": CONFIG}
+    second = Run.create(experiment(data, "it"), tmp_path, init_from=str(first.folder))
+    second.algorithm.stop()
+    again = Run.resume(second.folder)
+    assert again.algorithm.policy.flat.equal(first.algorithm.policy.flat)
+    with pytest.raises(CheckpointError, match="there is no run at nothing"):
+        Run.create(experiment({**data, "name": "none"}, "it"), tmp_path, init_from="nothing")
+    assert not (tmp_path / "none").exists()
+
+
+def test_saving_twice_keeps_the_first_until_the_second_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PPO(env="CartPole-v1", config=CONFIG) as trainer:
+        path = Path(trainer.save(tmp_path))
+        before = (path / "state.json").read_bytes()
+        real = Path.rename
+
+        def fail(self: Path, target: Path) -> Path:
+            if self.name.endswith(".part") and ".old." not in self.name:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(self, target)
+
+        monkeypatch.setattr(Path, "rename", fail)
+        with pytest.raises(RunError, match="No space left"):
+            trainer.save(tmp_path)
+        monkeypatch.undo()
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+        assert (path / "state.json").read_bytes() == before
+        (tmp_path / ".checkpoint_000003.99.part").mkdir()  # left by a process that was killed
+        trainer.save(tmp_path)
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_learning_that_runs_away_is_told_as_such(tmp_path: Path) -> None:
+    run = make(tmp_path, env="Pendulum-v1", config={"lr": 1e30, "grad_clip": None})
+    with pytest.raises(RunError, match="learning has run away"):
+        run.train()
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"stop": {"evaluation/episode_return_mean": 1}}, "needs evaluation_interval, or it is never reached"),
+        ({"config": {"env_config": {"table": {1: 5}}}}, "env_config.table: a key must be a text, and 1 is a int"),
+        ({"config": {"env_config": {"thing": object()}}}, "env_config.thing is a object, which cannot be saved"),
+        ({"stop": {"evaluation/nothing": 1}}, "there is no metric 'evaluation/nothing'"),
+        ({"name": "../x"}, "the name '../x' cannot be a folder's"),
+    ],
+)
+def test_what_could_never_work_is_refused_at_once(tmp_path: Path, body: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(tmp_path, **body)
+    assert sentence in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_resuming_without_a_checkpoint_starts_again(tmp_path: Path) -> None:
@@ -285,7 +378,7 @@ def test_a_full_disk_while_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_environment_that_raises_costs_only_the_iteration(tmp_path: Path) -> None:
-    body = {"env": probes.Flawed, "config": {"env_config": {"flaw": "raises", "after": 60}}}
+    body = {"env": probes.Flawed, "config": {"env_config": {"flaw": "raises", "after": 1100}, "train_batch_size": 2000}}
     run = make(tmp_path, stop={"training_iteration": 100}, **body)
     with pytest.raises(EnvError, match="the gripper is stuck"):
         run.train()

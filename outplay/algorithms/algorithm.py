@@ -14,16 +14,17 @@ import torch
 
 from outplay import spaces
 from outplay.algorithms import saving
-from outplay.algorithms.evaluation import Evaluator
 from outplay.algorithms.learner import Learner
 from outplay.checkpoint import find_checkpoint, name_of, read_checkpoint, read_state, write_checkpoint
-from outplay.config import AlgorithmConfig, validated
+from outplay.config import AlgorithmConfig, plain, validated
 from outplay.engine.slots import count_cpus
-from outplay.envs import EnvSpec, GroupState, find_env, is_import_path, probe_env, split_envs
-from outplay.errors import CheckpointError, ConfigError
+from outplay.envs import EnvSpec, GroupState, check_trust, find_env, probe_env, split_envs
+from outplay.errors import ConfigError
+from outplay.evaluation import Evaluator
 from outplay.fragments import Fragment, join
 from outplay.metrics import EpisodeWindow, Timers
-from outplay.policies import Policy
+from outplay.policies import Policy, Weights
+from outplay.results import new_run_folder, results_folder
 from outplay.rollout import PolicySpec, RolloutSpec, WorkerSet
 from outplay.streams import stream
 
@@ -53,7 +54,9 @@ class Algorithm:
         *,
         folders: Iterable[Path] = (),
     ) -> None:
-        given = config.model_dump() if isinstance(config, AlgorithmConfig) else dict(config or {})
+        if isinstance(config, AlgorithmConfig):
+            config = {name: getattr(config, name) for name in config.model_fields_set}
+        given = dict(config or {})
         env = given.pop("env", None) if env is None else env
         given.pop("env", None)
         if env is None:
@@ -80,9 +83,10 @@ class Algorithm:
         self.learner = self.Learner(self.policy, self.config)
         self._workers: WorkerSet | None = None
         self._states: list[GroupState] | None = None
-        self._version = 0  # of the Weights: each collection has its own
+        self._version = 0  # of the Weights: each snapshot has its own
         self._evaluator: Evaluator | None = None
         self._task_env: Any = None
+        self._folder: Path | None = None
         self._action_rng = stream(self.config.seed, "single actions")
 
     def _resolve(self) -> None:
@@ -95,7 +99,8 @@ class Algorithm:
             self.config = config = config.model_copy(update={"learner_threads": threads})
         if config.num_envs_per_worker is not None:
             log.warning("num_envs_per_worker is set: the result of this run depends on num_workers; num_envs does not")
-        if probe.inexact:
+        self.inexact = probe.inexact  # why resuming would not be exact
+        if self.inexact:
             log.warning("environment %r: %s, so a resumed run will not be exact", self.env_spec.name, probe.inexact)
 
     @property
@@ -119,13 +124,17 @@ class Algorithm:
             config.clip_actions,
         )
 
+    @property
+    def group_sizes(self) -> list[int]:
+        return split_envs(self.config.total_envs, self.config.num_env_groups)
+
     def _rollout_spec(self) -> RolloutSpec:
         config = self.config
         return RolloutSpec(
             self.env_spec,
             self._policy_spec(),
             config.seed,
-            split_envs(config.total_envs, config.num_env_groups),
+            self.group_sizes,
             config.fragment_length,
             config.batch_mode == "complete_episodes",
             config.explore,
@@ -135,9 +144,12 @@ class Algorithm:
     def workers(self) -> WorkerSet:
         """The RolloutWorkers; they start when they are first needed."""
         if self._workers is None:
-            weights = self.policy.snapshot(self._version)
-            self._workers = WorkerSet(self._rollout_spec(), self.num_workers, self._states, weights)
+            self._workers = WorkerSet(self._rollout_spec(), self.num_workers, self._states, self._snapshot)
         return self._workers
+
+    def _snapshot(self) -> Weights:
+        self._version += 1
+        return self.policy.snapshot(self._version)
 
     # One iteration.
 
@@ -176,14 +188,14 @@ class Algorithm:
 
     def _collect(self) -> list[Fragment]:
         """Fragments of `train_batch_size` steps or more, all from the present policy."""
-        self._version += 1
-        weights = self.policy.snapshot(self._version)
+        weights = self._snapshot()
         before = self.workers.states
         fragments: list[Fragment] = []
         steps = 0
         try:
             while steps < self.config.train_batch_size:
                 collected = self.workers.collect(weights)
+                self._look_at_rebuilding(collected)
                 fragments += collected
                 steps += sum(fragment.steps for fragment in collected)
                 for stage in ("act", "step"):
@@ -195,6 +207,15 @@ class Algorithm:
             self._drop_workers(before)
             raise
         return fragments
+
+    def _look_at_rebuilding(self, fragments: list[Fragment]) -> None:
+        wrong = sum(fragment.wrongly_rebuilt for fragment in fragments)
+        if wrong:
+            self.inexact = "environments could not be rebuilt as they were"
+            log.warning(
+                "%d environments could not be rebuilt as they were: an episode did not repeat itself, or was too long; "
+                "the run goes on, but not exactly as it would have", wrong,
+            )  # fmt: skip
 
     def _drop_workers(self, states: list[GroupState] | None) -> None:
         """End the workers; if they are needed again, their environments are built from `states`."""
@@ -215,12 +236,17 @@ class Algorithm:
             torch.set_num_threads(before)
 
     def _next_task(self, result: dict[str, Any]) -> None:
-        """Curriculum: what episodes that start from now on are about."""
+        """Curriculum: what episodes that start from now on are about. None: what they were about before."""
         if self.config.env_task_fn is None:
             return
         if self._task_env is None:
             self._task_env = self.env_spec.make()
-        self.workers.set_task(self.config.env_task_fn(result, self._task_env.unwrapped, self.config.env_config))
+        env = self._task_env.unwrapped
+        if self.workers.task is not None and hasattr(env, "set_task"):
+            env.set_task(self.workers.task)
+        task = self.config.env_task_fn(result, env, self.config.env_config)
+        if task is not None:
+            self.workers.set_task(plain(task, "env_task_fn"))
 
     # Evaluation.
 
@@ -248,6 +274,7 @@ class Algorithm:
                 self.config.evaluation_duration,
                 self.config.evaluation_duration_unit,
                 self.config.evaluation_explore,
+                None if self._workers is None else self._workers.task,
             )
 
     # Acting.
@@ -296,9 +323,7 @@ class Algorithm:
         return str(write_checkpoint(saving.collect_state(self), parent / name_of(self.iteration)))
 
     def _default_folder(self) -> Path:
-        from outplay.run import new_run_folder, results_folder
-
-        if not hasattr(self, "_folder"):
+        if self._folder is None:
             self._folder = new_run_folder(results_folder(None), "python", type(self).__name__, self.env_spec.name)
         return self._folder / "checkpoints"
 
@@ -310,21 +335,18 @@ class Algorithm:
         self._states = saving.restore_state(self, saved)
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: str | Path, env: Any = None, trust: bool = False) -> Self:
-        """An algorithm as it was when it was saved.
+    def from_checkpoint(
+        cls, checkpoint: str | Path, env: Any = None, config: Mapping[str, Any] | None = None, trust: bool = False
+    ) -> Self:
+        """An algorithm as it was when it was saved; `config` changes settings of it.
 
         An import path that stands only in the checkpoint is not imported: give `env` again, or `trust=True`.
         """
         folder = find_checkpoint(checkpoint)
         state = read_state(folder)
-        config = dict(state["config"])
-        recorded = config.pop("env")
-        if env is None and is_import_path(recorded) and not trust:
-            raise CheckpointError(
-                f"checkpoint {folder} names the environment {recorded!r}, which would be imported; if you trust it, "
-                "give env= again, or trust=True"
-            )
-        trainer = cls(env=recorded if env is None else env, config=config)
+        check_trust(state["env"], env, trust, f"checkpoint {folder}", "give env= again, or trust=True")
+        settings = {**state["config"], **(config or {})}
+        trainer = cls(env=state["env"] if env is None else env, config=settings)
         trainer.restore(folder)
         return trainer
 

@@ -49,7 +49,7 @@ class PPOConfig(AlgorithmConfig):
     vf_clip_param: float | None = Field(
         None, gt=0, description="Squared errors of the value above this (in its normalised units) do not count further."
     )
-    entropy_coeff: NotNegative = Field(0.0, description="Weight of the policy's entropy, which keeps it exploring.")
+    entropy_coeff: NotNegative = Field(0.01, description="Weight of the policy's entropy, which keeps it exploring.")
     entropy_coeff_schedule: Schedule | None = Field(
         None, description="entropy_coeff as [[step, value], …], linear in between; then entropy_coeff is not used."
     )

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("outplay")
 
 # What EnvGroups are made from: only where these are the same can their state be restored.
-_OF_GROUPS = (
-    "seed", "env_config", "num_envs", "num_envs_per_worker", "num_env_groups", "max_episode_steps", "frame_stack",
-    "atari_preprocessing", "batch_mode",
-)  # fmt: skip
+_OF_GROUPS = ("seed", "env_config", "max_episode_steps", "frame_stack", "atari_preprocessing", "batch_mode")
 
 
 def collect_state(algorithm: Algorithm) -> Checkpoint:
@@ -41,7 +38,7 @@ def collect_state(algorithm: Algorithm) -> Checkpoint:
         "episodes": algorithm.episodes.state(),
         "learner": learner,
         "groups": groups,
-        "exact": not algorithm.probe.inexact and all(s.is_exact for s in states or []),
+        "exact": not algorithm.inexact and all(s.is_exact for s in states or []),
     }
     return Checkpoint(state, dict(algorithm.policy.model.state_dict()), tensors, arrays)
 
@@ -61,6 +58,8 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> list[GroupState] |
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
     config = algorithm.get_config()
     changed = [name for name in _OF_GROUPS if config[name] != state["config"].get(name)]
+    if states and [s.lanes for s in states] != algorithm.group_sizes:
+        changed.append("the EnvGroups")
     if changed:
         log.warning("%s differ from the checkpoint's: the environments begin anew", ", ".join(changed))
         return None
@@ -96,6 +95,7 @@ def _groups_to_disk(states: list[GroupState]) -> tuple[list[dict[str, Any]], dic
             "episodes": state.episodes.tolist(),
             "returns": state.returns.tolist(),
             "lengths": state.lengths.tolist(),
+            "marks": state.marks,
             "task": state.task,
             "tasks": state.tasks,
         }
@@ -131,6 +131,7 @@ def _groups_from_disk(groups: list[dict[str, Any]], arrays: dict[str, np.ndarray
                 lengths=np.array(group["lengths"], np.int64),
                 actions=[[] if log is None else [log] for log in logs],
                 vector=vector,
+                marks=list(group["marks"]),
                 task=group["task"],
                 tasks=list(group["tasks"]),
             )

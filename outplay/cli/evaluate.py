@@ -33,8 +33,10 @@ def evaluate(
         raise ConfigError("--episodes and --steps cannot be combined")
     from outplay.algorithms import find_algorithm
     from outplay.checkpoint import read_state
+    from outplay.envs import check_trust
     from outplay.errors import CheckpointError
-    from outplay.run import allowed_env, find_saved, results_folder
+    from outplay.results import results_folder
+    from outplay.run import find_saved
     from outplay.sinks import as_json as to_json
     from outplay.video import record_video
 
@@ -42,9 +44,8 @@ def evaluate(
     state = read_state(folder)
     if run is not None and find_algorithm(run).__name__ != state["algorithm"]:
         raise CheckpointError(f"checkpoint {folder} is of {state['algorithm']}, not of {run}")
-    if env is not None and env != state["env"]:
-        raise CheckpointError(f"checkpoint {folder} was trained on {state['env']!r}, not on {env!r}")
-    allowed_env(state["env"], env, trust, f"checkpoint {folder}")
+    remedy = f"repeat it with --env {state['env']}, or add --trust"
+    check_trust(state["env"], env, trust, f"checkpoint {folder}", remedy)
     config = {
         **{key: value for key, value in state["config"].items() if key != "env"},
         "evaluation_duration": steps or episodes or 10,

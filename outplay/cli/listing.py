@@ -9,13 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
+from outplay.results import is_alive, results_folder
+
 
 def runs(
     results_dir: Annotated[Path | None, typer.Option(help="Where runs lie, if not in ~/outplay_results.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False,
 ) -> None:
     """List runs with their last figures, newest last."""
-    results = Path(results_dir or os.environ.get("OUTPLAY_RESULTS") or "~/outplay_results").expanduser()
+    results = results_folder(results_dir)
     found = [row for path in results.glob("*/*/config.yaml") if (row := _row(path.parent, results)) is not None]
     found.sort(key=lambda row: row["updated"] or "")
     if as_json:
@@ -41,21 +43,13 @@ def _row(folder: Path, results: Path) -> dict[str, Any] | None:
         status = json.loads((folder / "status.json").read_text())
     except (OSError, ValueError):
         return None  # made a moment ago, or not a run
-    state = status["state"]
-    if state == "running" and not _is_alive(status["pid"]):
-        state = "killed"
-    keys = ("training_iteration", "timesteps_total", "episode_return_mean", "updated")
-    return {"run": str(folder.relative_to(results)), "state": state, **{key: status.get(key) for key in keys}}
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    keys = ("state", "training_iteration", "timesteps_total", "episode_return_mean", "updated")
+    if not isinstance(status, dict) or not {*keys, "pid"} <= set(status):
+        return None
+    row = {"run": str(folder.relative_to(results)), **{key: status[key] for key in keys}}
+    if row["state"] == "running" and status.get("host") == os.uname().nodename and not is_alive(status["pid"]):
+        row["state"] = "killed"
+    return row
 
 
 def recipes() -> None:

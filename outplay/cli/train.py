@@ -48,21 +48,34 @@ def train(
     """
     overrides = _Overrides(env, run, stop, config, num_workers, seed, name, checkpoint_freq)
     _check_sources(recipe, file, env, resume, init_from)
-    if resume is not None:
-        jobs = None
-    else:
-        jobs = [overrides.apply(experiment) for experiment in _experiments(recipe, file, overrides)]
-        if name is not None and len(jobs) > 1:
-            raise ConfigError(f"--name is for one experiment, and {file} holds {len(jobs)}")
     folders = [] if file is None else [file.parent]
-    if dry_run:
-        _print_configuration(jobs or [overrides.apply_to_run(resume, results_dir)], folders)
-        return
-    _start_engine(engine, address)
-    if jobs is None:
+    if resume is not None:
+        if dry_run:
+            _print_configuration([overrides.applied_to_run(resume, results_dir, trust)], folders)
+            return
+        _start_engine(engine, address)
         _train(lambda: overrides.resumed(resume, results_dir, trust, folders), as_json)
-    for job in jobs or []:
-        _train(lambda job=job: _created(job, results_dir, folders, init_from), as_json)
+        return
+    jobs = [overrides.apply(experiment) for experiment in _experiments(recipe, file, overrides)]
+    if name is not None and len(jobs) > 1:
+        raise ConfigError(f"--name is for one experiment, and {file} holds {len(jobs)}")
+    if dry_run:
+        _print_configuration(jobs, folders)
+        return
+    _check_all(jobs, folders)
+    _start_engine(engine, address)
+    for job in jobs:
+        if not _train(lambda job=job: _created(job, results_dir, folders, init_from), as_json):
+            break  # Ctrl-C means all of them
+
+
+def _check_all(jobs: list[Experiment], folders: list[Path]) -> None:
+    """A mistake in the last experiment of a file is told before the first one is trained."""
+    if len(jobs) > 1:
+        from outplay.run import make_algorithm
+
+        for job in jobs:
+            make_algorithm(job, folders).stop()
 
 
 class _Overrides:
@@ -106,22 +119,19 @@ class _Overrides:
             data["stop"] = self.stop
         return experiment(data, "the command line" if self.given or self.settings or self.stop else onto.name)
 
-    def apply_to_run(self, resume: str | None, results_dir: Path | None) -> Experiment:
-        from outplay.run import find_run, read_experiment, results_folder
+    def applied_to_run(self, resume: str, results_dir: Path | None, trust: bool) -> Experiment:
+        from outplay.results import find_run, results_folder
+        from outplay.run import experiment_of
 
-        return self.apply(read_experiment(find_run(resume or "", results_folder(results_dir))))
+        return experiment_of(find_run(resume, results_folder(results_dir)), self.apply, self.env, trust)
 
-    def resumed(self, resume: str | None, results_dir: Path | None, trust: bool, folders: list[Path]) -> Run:
-        from outplay.run import Run, find_run, results_folder
+    def resumed(self, resume: str, results_dir: Path | None, trust: bool, folders: list[Path]) -> Run:
+        from outplay.results import find_run, results_folder
+        from outplay.run import Run
 
-        folder = find_run(resume or "", results_folder(results_dir))
-        made = Run.resume(folder, self.stop or None, self.config, self.env, trust, folders)
-        say = (
-            f"went on from iteration {made.resumed_from}"
-            if made.resumed_from
-            else "there was no checkpoint: from the start"
-        )
-        typer.echo(f"{say} ({made.folder})", err=True)
+        made = Run.resume(find_run(resume, results_folder(results_dir)), self.apply, self.env, trust, folders)
+        how = f"went on from iteration {made.resumed_from}" if made.resumed_from else "no checkpoint: from the start"
+        typer.echo(f"{how} ({made.folder})", err=True)
         return made
 
 
@@ -182,12 +192,14 @@ def _start_engine(engine: str | None, address: str | None) -> None:
 
 
 def _created(job: Experiment, results_dir: Path | None, folders: list[Path], init_from: str | None) -> Run:
-    from outplay.run import Run, results_folder
+    from outplay.results import results_folder
+    from outplay.run import Run
 
     return Run.create(job, results_folder(results_dir), folders, init_from)
 
 
-def _train(make: Any, as_json: bool) -> None:
+def _train(make: Any, as_json: bool) -> bool:
+    """Make a run and train it; whether it ended by itself."""
     from outplay.cli.display import display
 
     with _quiet_start():
@@ -197,6 +209,7 @@ def _train(make: Any, as_json: bool) -> None:
     if not as_json:
         typer.echo(f"{reason}; the run is in {run.folder}")
         typer.echo(f"watch it: outplay evaluate {run.experiment.name} --video game.mp4")
+    return not run.is_stopping
 
 
 @contextmanager

@@ -7,6 +7,7 @@ the Fragments that it returned; so whoever has those can say, as a `GroupState`,
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from outplay.streams import seed_for, stream
 
 # A rebuilt environment plays its episode again. Beyond this many steps, that is not worth its memory and its time.
 LONGEST_REPLAY = 100_000
+_LONGEST_EPISODE = 1_000_000  # where whole episodes are collected
 
 
 class Actor(Protocol):
@@ -57,6 +59,7 @@ class GroupState:
     lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)
     actions: list[list[Array]] = field(default_factory=list)  # for each lane, pieces of (steps, …)
     vector: dict[str, Any] | None = None
+    marks: list[int] = field(default_factory=list)  # of each lane's last observation, to see that rebuilding worked
     task: Any = None  # of the episodes that start next
     tasks: list[Any] = field(default_factory=list)  # of each lane's episode
 
@@ -79,6 +82,7 @@ class GroupState:
         after.returns, after.lengths = fragment.running_returns, fragment.running_lengths
         if after.vector is not None:
             return after
+        after.marks = marks_of(fragment.last_observations)
         began = after.episodes != self.episodes
         after.tasks = [self.task if began[lane] else self.tasks[lane] for lane in range(self.lanes)]
         after.actions = []
@@ -92,6 +96,15 @@ class GroupState:
     @property
     def is_exact(self) -> bool:
         return self.vector is not None or bool((self.lengths <= LONGEST_REPLAY).all())
+
+
+def marks_of(observations: Leaves) -> list[int]:
+    """A checksum of each lane's observation."""
+    lanes = len(observations[0])
+    marks = [0] * lanes
+    for leaf in observations:
+        marks = [zlib.crc32(np.ascontiguousarray(leaf[lane]).tobytes(), mark) for lane, mark in enumerate(marks)]
+    return marks
 
 
 class EnvGroup:
@@ -114,6 +127,7 @@ class EnvGroup:
         self._task = state.task
         self._starts = np.ones(lanes, bool)
         self._observations: Leaves = ()
+        self.wrongly_rebuilt: list[int] = []  # lanes that are not as they were
         if state.fragments:
             self._rebuild(state)
         else:
@@ -123,38 +137,40 @@ class EnvGroup:
         return [seed_for(self.seed, "episode", self.index, int(i), int(self._episodes[i])) for i in lanes]
 
     def _rebuild(self, state: GroupState) -> None:
+        """Bring the environments to where they were: set their state, or play their episodes again."""
         self._starts = self._lengths == 0
         if state.vector is not None:
             self._observations = self.vector.set_state(state.vector)
             return
-        logs = [np.concatenate(pieces) if pieces else None for pieces in state.actions]
-        remaining = np.array([0 if log is None else len(log) for log in logs])
-        for lane in np.flatnonzero(remaining != self._lengths):
-            # Too long an episode was not recorded: this lane begins a new one.
-            self._episodes[lane] += 1
-            self._returns[lane], self._lengths[lane], self._starts[lane], remaining[lane] = 0.0, 0, True, 0
-        lanes = np.arange(self.vector.num_envs)
-        self._reset(lanes, state.tasks)
-        template = next((log[0] for log in logs if log is not None and len(log)), None)
-        # All lanes end their replay together: one with fewer steps to go starts later. Until then it plays on unheeded.
-        for left in range(int(remaining.max()), 0, -1):
-            assert template is not None
-            beginning = np.flatnonzero(remaining == left)
-            if len(beginning) and left != remaining.max():
+        logs = [np.concatenate(pieces) if pieces else np.zeros(0) for pieces in state.actions]
+        for lane in range(len(logs)):
+            if len(logs[lane]) != self._lengths[lane]:  # too long an episode was not recorded to its end
+                logs[lane] = logs[lane][:0]
+                self._begin_anew(lane)
+        left = np.array([len(log) for log in logs])
+        longest = int(left.max())
+        self._reset(np.arange(len(logs)), state.tasks)
+        # All lanes end their replay together: one with fewer steps to go starts later, since native vectors can only
+        # step all lanes. What a lane does before it starts does not count.
+        for steps in range(longest, 0, -1):
+            if steps < longest and len(beginning := np.flatnonzero(left == steps)):
                 self._reset(beginning, state.tasks)
-            actions = np.stack(
-                [
-                    log[len(log) - left] if log is not None and n >= left else template
-                    for log, n in zip(logs, remaining, strict=True)
-                ]
-            )
-            self._observations, _, terminated, truncated = self.vector.step(actions)
-            waiting = np.flatnonzero((terminated | truncated) & (remaining < left))
-            if len(waiting):
-                self._reset(waiting, state.tasks)
-        fresh = np.flatnonzero((remaining == 0) & (remaining.max() > 0))
-        if len(fresh):
+            template = next(log for log in logs if len(log) >= steps)[0]
+            actions = np.stack([log[len(log) - steps] if len(log) >= steps else template for log in logs])
+            self._observations, _, terminated, truncated = self.vector.step(actions, left >= steps)
+            for lane in np.flatnonzero((terminated | truncated) & (left >= steps)).tolist():
+                # It ended where it had gone on: it does not repeat itself. Its next episode begins.
+                logs[lane], left[lane] = logs[lane][:0], 0
+                self._begin_anew(lane)
+        if longest and len(fresh := np.flatnonzero(left == 0)):
             self._reset(fresh, state.tasks)
+        now = marks_of(self._observations)
+        self.wrongly_rebuilt += [lane for lane in np.flatnonzero(left).tolist() if now[lane] != state.marks[lane]]
+
+    def _begin_anew(self, lane: int) -> None:
+        self._episodes[lane] += 1
+        self._returns[lane], self._lengths[lane], self._starts[lane] = 0.0, 0, True
+        self.wrongly_rebuilt.append(lane)
 
     def _reset(self, lanes: Array, tasks: Sequence[Any] | None = None) -> None:
         """Start the current episodes of these lanes; `tasks` has one for each lane of the group, if there are tasks."""
@@ -183,25 +199,34 @@ class EnvGroup:
             actions, state, extras = policy.act(self._observations, state, explore, rng)
             env_actions = policy.to_env(actions)
             acted = time.perf_counter()
-            self._observations, rewards, terminated, truncated = self.vector.step(env_actions)
+            self._observations, rewards, terminated, truncated = self.vector.step(
+                env_actions, playing if complete else None
+            )
             stepped = time.perf_counter()
             act_seconds += acted - clock
             step_seconds += stepped - acted
             recorder.after(t, actions, extras, rewards, terminated, truncated)
             self._returns += rewards
             self._lengths += 1
-            self._starts = terminated | truncated
+            self._starts = (terminated | truncated) & playing
+            t += 1
             if self._starts.any():
                 ended = np.flatnonzero(self._starts)
-                recorder.ended(t, ended, self._observations, self._returns, self._lengths, playing)
-                self._next_episodes(ended)
-                if complete and t + 1 >= steps:
-                    playing[ended] = False
-            t += 1
+                recorder.ended(t - 1, ended, self._observations, self._returns, self._lengths)
+                if complete and t >= steps:
+                    playing[ended] = False  # the next Fragment begins with a new episode
+                else:
+                    self._next_episodes(ended)
+            if complete and t >= _LONGEST_EPISODE and (self._lengths * playing).max() >= _LONGEST_EPISODE:
+                raise EnvError(
+                    f"an episode has not ended after {_LONGEST_EPISODE:,} steps, and batch_mode is complete_episodes; "
+                    "set max_episode_steps"
+                )
         self._fragments += 1
         fragment = recorder.finish(t, version, self._observations, self._episodes, self.vector.get_state())
         fragment.running_returns, fragment.running_lengths = self._returns.copy(), self._lengths.copy()
         fragment.seconds = {"act": act_seconds, "step": step_seconds}
+        fragment.wrongly_rebuilt, self.wrongly_rebuilt = len(self.wrongly_rebuilt), []
         return fragment
 
     def _next_episodes(self, lanes: Array) -> None:
@@ -259,10 +284,8 @@ class _Recorder:
         self.terminated[t] = terminated
         self.truncated[t] = truncated
 
-    def ended(self, t: int, lanes: Array, observations: Leaves, returns: Array, lengths: Array, playing: Array) -> None:
+    def ended(self, t: int, lanes: Array, observations: Leaves, returns: Array, lengths: Array) -> None:
         for lane in lanes:
-            if not playing[lane]:
-                continue
             self.returns.append(float(returns[lane]))
             self.lengths.append(int(lengths[lane]))
             if self.truncated[t, lane] and not self.terminated[t, lane]:
@@ -307,25 +330,19 @@ class _Recorder:
             episodes=np.array(episodes),
             vector_state=vector_state,
         )
-        self._check_finite(fragment)
+        self._check_values(fragment)
         return fragment
 
-    def _check_finite(self, fragment: Fragment) -> None:
-        arrays = [("a reward", fragment.rewards)]
-        for leaf, array, last, finals in zip(
-            self.group.vector.leaves,
-            fragment.observations,
-            fragment.last_observations,
-            fragment.final_observations,
-            strict=True,
-        ):
-            if np.issubdtype(leaf.dtype, np.floating):
-                arrays += [(f"an {leaf.name}", array), (f"an {leaf.name}", last), (f"an {leaf.name}", finals)]
-        for what, array in arrays:
-            finite = np.isfinite(array)
-            if not finite.all():
-                raise EnvError(
-                    f"the environment returned {what} that is {array[~finite][0]}; every number that it returns "
-                    f"must be finite (seen in EnvGroup {self.group.index}, seeded episode by episode from seed "
-                    f"{self.group.seed})"
-                )
+    def _check_values(self, fragment: Fragment) -> None:
+        problems = [
+            (leaf.name, problem)
+            for i, leaf in enumerate(self.group.vector.leaves)
+            for part in (fragment.observations[i], fragment.last_observations[i], fragment.final_observations[i])
+            if (problem := spaces.problem_in(leaf, part))
+        ]
+        if not np.isfinite(fragment.rewards).all():
+            wrong = fragment.rewards[~np.isfinite(fragment.rewards)][0]
+            problems.append(("reward", f"is {wrong}; every number that it returns must be finite"))
+        if problems:
+            name, problem = problems[-1]
+            raise EnvError(f"the environment returned {'a' if name == 'reward' else 'an'} {name} that {problem}")

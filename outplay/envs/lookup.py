@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 
 from outplay.envs.oldstyle import adapt_old_style
-from outplay.errors import ConfigError, EnvError, nearest
+from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
 
 log = logging.getLogger("outplay")
 
@@ -81,6 +81,16 @@ def is_import_path(env: Any) -> bool:
     if ":" in env:
         return True
     return bool(_IMPORT_PATH.match(env)) and env not in gymnasium.registry
+
+
+def check_trust(recorded: str, given: Any, trust: bool, where: str, remedy: str) -> None:
+    """Names on disk are not imported unless the user repeats or trusts them."""
+    if given is None and is_import_path(recorded) and not trust:
+        raise CheckpointError(
+            f"{where} names the environment {recorded!r}, which would be imported; if you trust it, {remedy}"
+        )
+    if given is not None and env_name(given) != recorded:
+        raise CheckpointError(f"{where} is of the environment {recorded!r}, not of {env_name(given)!r}")
 
 
 def env_name(env: Any) -> str:

@@ -61,7 +61,7 @@ class CartPoleVector(_Native):
             cart.prev_done[lanes] = False
         return (cart.state.T.astype(np.float32),)
 
-    def step(self, actions: Array) -> tuple[Leaves, Array, Array, Array]:
+    def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:  # noqa: ARG002
         observations, rewards, terminated, truncated, _ = self.cart.step(actions)
         return (observations,), rewards, terminated, truncated
 
@@ -120,7 +120,7 @@ class AtariVector(_Native):
         self._started = True
         return (observations,)
 
-    def step(self, actions: Array) -> tuple[Leaves, Array, Array, Array]:
+    def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:  # noqa: ARG002
         observations, rewards, terminated, truncated, _ = self.env.step(actions)
         return (observations,), rewards, terminated, truncated
 
@@ -169,7 +169,7 @@ class EnvPoolVector:
             into[info["env_id"]] = leaf
         return self._observations
 
-    def step(self, actions: Array) -> tuple[Leaves, Array, Array, Array]:
+    def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:  # noqa: ARG002
         given = actions.astype(np.int32) if np.issubdtype(actions.dtype, np.integer) else actions
         observations, rewards, terminated, truncated, _ = self._pool.step(given)
         # A copy: the pool's own arrays are written by its threads.

@@ -10,6 +10,7 @@ import numpy as np
 
 from outplay import spaces
 from outplay.envs.lookup import EnvSpec
+from outplay.envs.oldstyle import OldStyleEnv
 from outplay.errors import EnvError, OutplayError
 from outplay.spaces import Leaf, Leaves
 
@@ -37,8 +38,11 @@ class Vector(Protocol):
     def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
         """Start a new episode in these lanes (a bool for each), with a seed, and perhaps a task, for each of them."""
 
-    def step(self, actions: Array) -> tuple[Leaves, Array, Array, Array]:
-        """Observations, rewards, terminated and truncated of all lanes."""
+    def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:
+        """Observations, rewards, terminated and truncated of all lanes.
+
+        Only those in `lanes` (all, unless given) matter to the caller: the others may be stepped or stay as they are.
+        """
 
     def get_state(self) -> State | None:
         """The state of all environments as arrays and numbers, or None if it has to be rebuilt from actions."""
@@ -84,12 +88,12 @@ class PythonVector:
             spaces.write(result[0], self.leaves, self._observations, lane)
         return self._observations
 
-    def step(self, actions: Array) -> tuple[Leaves, Array, Array, Array]:
+    def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:
         plain = len(self.leaves) == 1 and not self.leaves[0].path
         shape = self.leaves[0].shape
-        for lane, env in enumerate(self.envs):
+        for lane in range(self.num_envs) if lanes is None else np.flatnonzero(lanes).tolist():
             try:
-                result = env.step(actions[lane])
+                result = self.envs[lane].step(actions[lane])
             except OutplayError:
                 raise
             except Exception as error:
@@ -99,7 +103,9 @@ class PythonVector:
                     f"environment {self.spec.name!r}: step() must return (observation, reward, terminated, truncated, "
                     f"info), not a {type(result).__name__}{_count(result)}"
                 )
-            observation, reward, self._terminated[lane], self._truncated[lane], _ = result
+            observation, reward, terminated, truncated, _ = result
+            self._terminated[lane] = terminated if type(terminated) is bool else self._flag("terminated", terminated)
+            self._truncated[lane] = truncated if type(truncated) is bool else self._flag("truncated", truncated)
             if plain and isinstance(observation, np.ndarray) and observation.shape == shape:
                 self._observations[0][lane] = observation  # the usual case, without a detour
             else:
@@ -112,10 +118,15 @@ class PythonVector:
 
     def _set_task(self, env: gymnasium.Env[Any, Any], task: Any) -> None:
         inner: Any = env.unwrapped
-        inner = getattr(inner, "old", inner)
+        inner = inner.old if isinstance(inner, OldStyleEnv) else inner
         if not hasattr(inner, "set_task"):
             raise EnvError(f"env_task_fn is set, but environment {self.spec.name!r} has no set_task(task)")
         inner.set_task(task)
+
+    def _flag(self, name: str, value: Any) -> bool:
+        if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
+            return bool(value)
+        raise EnvError(f"environment {self.spec.name!r}: {name} must be True or False, not {value!r}")
 
     def _raised(self, call: str, error: Exception) -> EnvError:
         return EnvError(f"environment {self.spec.name!r} raised in {call}(): {type(error).__name__}: {error}")

@@ -61,11 +61,13 @@ def _as_image(x: Tensor, leaf: Leaf) -> Tensor:
 def _as_features(x: Tensor, leaf: Leaf) -> Tensor:
     space = leaf.space
     if isinstance(space, spaces.Discrete):
-        return nn.functional.one_hot(x.long() - int(space.start), int(space.n)).float()
+        # Clamped: what is out of range is told with the environment's name when the Fragment is whole.
+        return nn.functional.one_hot((x.long() - int(space.start)).clamp(0, int(space.n) - 1), int(space.n)).float()
     if isinstance(space, spaces.MultiDiscrete):
+        shifted = (x.long() - torch.as_tensor(space.start, device=x.device)).reshape(len(x), -1)
         hot = [
-            nn.functional.one_hot(part.long(), int(n))
-            for part, n in zip(x.reshape(len(x), -1).unbind(-1), space.nvec.ravel(), strict=True)
+            nn.functional.one_hot(part.clamp(0, int(n) - 1), int(n))
+            for part, n in zip(shifted.unbind(-1), space.nvec.ravel(), strict=True)
         ]
         return torch.cat(hot, -1).float()
     return x.reshape(len(x), -1).float()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outplay import A2C, PG, PPO, Algorithm, EnvError
+from outplay import A2C, PG, PPO, Algorithm, ConfigError, EnvError
 from outplay.envs import group
 from tests import probes
 
@@ -149,6 +149,59 @@ def test_tasks_are_restored(tmp_path: Path) -> None:
         assert not never.policy.flat.equal(whole.policy.flat)
 
 
+@pytest.mark.parametrize("task", [(1.0, 2.0), np.float64(0.5), None])
+def test_tasks_of_all_kinds(tmp_path: Path, task: Any) -> None:
+    """A task is what comes back from a checkpoint: a list for a tuple; None leaves things as they are."""
+
+    def sometimes(result: dict[str, Any], env: Any, context: Any) -> Any:
+        return {1: 0.7, 2: task}.get(result["training_iteration"])
+
+    class Tasked(probes.Walk):
+        def set_task(self, task: Any) -> None:
+            assert isinstance(task, (float, list))
+            super().set_task(sum(task) if isinstance(task, list) else task)
+
+    config = {**SMALL, "env_task_fn": sometimes}
+    with PPO(env=Tasked, config=config) as whole:
+        for _ in range(6):
+            whole.train()
+    with PPO(env=Tasked, config=config) as first:
+        for _ in range(4):
+            first.train()
+        path = first.save(tmp_path)
+    with PPO.from_checkpoint(path, env=Tasked, config={"env_task_fn": sometimes}) as second:
+        for _ in range(2):
+            second.train()
+        assert second.policy.flat.equal(whole.policy.flat)
+
+
+def test_a_task_that_cannot_be_saved_is_refused() -> None:
+    config = {**SMALL, "env_task_fn": lambda *_: object()}
+    with PPO(env=probes.Walk, config=config) as trainer, pytest.raises(ConfigError, match="env_task_fn is a object"):
+        trainer.train()
+
+
+class Leaky(probes.Walk):
+    """Something stays over from the episode before: looks deterministic at first, and is not."""
+
+    def step(self, action: Any) -> Any:
+        self.worn = getattr(self, "worn", 0) + 1
+        observation, *rest = super().step(action)
+        return observation + np.float32(self.worn > 2100), *rest
+
+
+def test_what_was_rebuilt_wrongly_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = {**SMALL, "env_config": {"length": 10_000}, "train_batch_size": 6 * 2200}
+    with PPO(env=Leaky, config=config) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path)
+    with PPO(env=Leaky, config=config) as again:
+        again.restore(path)
+        again.train()
+    assert "could not be rebuilt as they were" in caplog.text
+    assert again.inexact
+
+
 def test_an_environment_that_is_not_deterministic_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with PPO(env=probes.Restless, config=SMALL) as trainer:
         assert "so a resumed run will not be exact" in caplog.text
@@ -174,6 +227,7 @@ def test_an_episode_that_is_too_long_begins_anew(
         again.restore(path)
         assert "an episode is long" in caplog.text
         assert again.train()["training_iteration"] == 3
+        assert "could not be rebuilt as they were" in caplog.text
 
 
 def test_settings_of_the_environments_may_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -182,5 +236,5 @@ def test_settings_of_the_environments_may_change(tmp_path: Path, caplog: pytest.
         path = trainer.save(tmp_path)
     with PPO(env=probes.Walk, config={**SMALL, "num_envs": 4}) as again:
         again.restore(path)
-        assert "num_envs differ from the checkpoint's: the environments begin anew" in caplog.text
+        assert "the EnvGroups differ from the checkpoint's: the environments begin anew" in caplog.text
         assert again.train()["training_iteration"] == 2

@@ -82,3 +82,22 @@ def test_a_worker_that_always_dies_ends_the_run(process_engine: None) -> None:
         pytest.raises(outplay.RunError, match="worker 0 died 3 times in a row"),
     ):
         trainer.train()
+
+
+def test_evaluation_workers_are_replaced_too(process_engine: None) -> None:
+    config = {**SMALL, "num_workers": 0, "evaluation_num_workers": 2, "evaluation_duration": 20}
+    with PPO(env=probes.Walk, config=config) as trainer:
+        first = trainer.evaluate()
+        assert trainer._evaluator is not None
+        victim = outplay.get(trainer._evaluator._pool.remote[1].process.remote())[1]
+        os.kill(victim, signal.SIGKILL)
+        assert trainer.evaluate() == first
+        assert trainer._evaluator._pool.replaced == 1
+
+
+def test_an_error_in_an_evaluation_worker_is_one_sentence(process_engine: None) -> None:
+    config = {"num_workers": 0, "evaluation_num_workers": 1, "env_config": {"flaw": "raises", "after": 1100}}
+    config["evaluation_duration"] = 10
+    with PPO(env=probes.Flawed, config=config) as trainer, pytest.raises(outplay.EnvError, match="gripper") as caught:
+        [trainer.evaluate() for _ in range(100)]
+    assert "\n" not in str(caught.value)

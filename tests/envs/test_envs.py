@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outplay
-from outplay import PPO, EnvError
+from outplay import PG, PPO, EnvError
 from outplay.envs import EnvGroup, EnvSpec, GroupState, find_env, has_native_vector, make_vector, probe_env, split_envs
 from outplay.envs.check import check_env
 from outplay.envs.lookup import is_import_path
@@ -376,6 +376,10 @@ FLAWS = {
     "observation has another shape": r"returned an observation of shape \(3,\), but its observation space",
     "four values": r"step\(\) must return \(observation, reward, terminated, truncated, info\), not a tuple of 4",
     "reward is a list": "a reward must be a number, not",
+    "done is a number": "terminated must be True or False, not 1.5",
+    "done is a text": "terminated must be True or False, not 'no'",
+    "observation is None": "an observation ",
+    "observation is ragged": "an observation that is a list and does not fit its space",
     "reset returns the observation alone": r"reset\(\) must return \(observation, info\), not a ndarray",
 }
 
@@ -413,3 +417,25 @@ def test_without_envpool_its_ids_say_how_to_get_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(EnvError, match=r"needs EnvPool: pip install 'outplay\[envpool\]'"):
         PPO(env="envpool/Pong-v5")
+
+
+def test_a_choice_that_its_space_does_not_have_is_refused() -> None:
+    with (
+        PPO(env=probes.OutOfRange, config={"num_workers": 0}) as trainer,
+        pytest.raises(
+            EnvError, match=r"an observation\['switch'\] that holds 2, which is not in its space Discrete\(2\)"
+        ),
+    ):
+        trainer.train()
+
+
+def test_whole_episodes_of_something_endless_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outplay.envs.group._LONGEST_EPISODE", 500)
+    config = {"num_workers": 0, "num_envs": 2, "env_config": {"length": 10**9}, "train_batch_size": 10}
+
+    class Still(probes.Walk):
+        def step(self, action: Any) -> Any:
+            return self._observe(), 0.0, False, False, {}
+
+    with PG(env=Still, config=config) as trainer, pytest.raises(EnvError, match="set max_episode_steps"):
+        trainer.train()

@@ -1,0 +1,50 @@
+"""Evaluation: episodes on seeds of their own, here or in worker processes, with the same result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outplay.metrics import episode_figures
+from outplay.policies import Weights
+from outplay.rollout import EpisodeResults, RolloutSpec, WorkerPool
+
+# Episodes are played side by side in groups of this size, however many workers there are: the result is the same.
+_SIDE_BY_SIDE = 10
+
+
+class Evaluator:
+    """Plays episodes with given Weights. It has no state: a worker that dies is replaced, and plays again."""
+
+    def __init__(self, spec: RolloutSpec, num_workers: int) -> None:
+        self._pool = WorkerPool(num_workers, lambda _: (spec, {}))
+        self._version = 0
+
+    def next_version(self) -> int:
+        """Workers skip Weights that they have; those of an evaluation are always new."""
+        self._version += 1
+        return self._version
+
+    def evaluate(
+        self, weights: Weights, number: int, duration: int, unit: str, explore: bool, task: Any = None
+    ) -> dict[str, Any]:
+        """Figures over `duration` episodes or timesteps; `number` tells this evaluation's seeds from others'."""
+        results: list[EpisodeResults] = []
+        if unit == "episodes":
+            sizes = [min(_SIDE_BY_SIDE, duration - begun) for begun in range(0, duration, _SIDE_BY_SIDE)]
+            jobs = [(weights, (number, i), size, None, explore, task) for i, size in enumerate(sizes)]
+            results = self._pool.call_each("play", jobs)
+        else:
+            while (left := duration - sum(result.steps for result in results)) > 0:
+                results += self._pool.call_each("play", [(weights, (number, len(results)), 1, left, explore, task)])
+        # An episode that was cut off counts only if it is all there is.
+        whole = [result for result in results if result.finished] or results
+        returns = [value for result in whole for value in result.returns]
+        lengths = [length for result in whole for length in result.lengths]
+        return {
+            **episode_figures(returns, lengths),
+            "episodes": len(returns),
+            "timesteps": sum(r.steps for r in results),
+        }
+
+    def stop(self) -> None:
+        self._pool.stop()

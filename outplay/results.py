@@ -1,0 +1,60 @@
+"""Where runs lie, and how they are found by what a user writes. Light to import."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from datetime import datetime
+from pathlib import Path
+
+from outplay.errors import CheckpointError, RunError
+
+
+def results_folder(chosen: str | Path | None) -> Path:
+    """Where runs go: what was chosen, else $OUTPLAY_RESULTS, else ~/outplay_results."""
+    return Path(chosen or os.environ.get("OUTPLAY_RESULTS") or "~/outplay_results").expanduser()
+
+
+def new_run_folder(results: Path, experiment: str, algorithm: str, env: str) -> Path:
+    """A new folder RESULTS/<experiment>/<ALGO>_<env>_<id>_<date>."""
+    plain = re.sub(r"[^\w.-]+", "-", env.replace(":", ".")).strip("-")
+    date = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = results / experiment / f"{algorithm}_{plain}_{secrets.token_hex(3)}_{date}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise RunError(f"the run folder {folder} cannot be made: {error.strerror or error}") from error
+    return folder
+
+
+def find_run(path: str | Path, results: Path) -> Path:
+    """A run folder from what a user wrote.
+
+    A path, the name of an experiment (its newest run), or the beginning of a run's own name.
+    """
+    given = Path(path).expanduser()
+    if (given / "config.yaml").exists():
+        return given
+    for parent in given.parents[:3]:
+        if given.exists() and (parent / "config.yaml").exists():
+            return parent
+    if runs := list((results / given).glob("*/config.yaml")):
+        return max(runs, key=lambda run: run.stat().st_mtime_ns).parent
+    matches = sorted(results.glob(f"*/{given.name}*/config.yaml")) if given.name == str(path) else []
+    if len(matches) == 1:
+        return matches[0].parent
+    if matches:
+        raise CheckpointError(f"{len(matches)} runs in {results} begin with {path!r}; give more of the name")
+    raise CheckpointError(f"there is no run at {given}; `outplay runs` lists them")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
