@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import time
@@ -121,10 +122,12 @@ class Run:
             self._beat("running", last, force=True)
             while not (reason := self._reason_to_stop(last)):
                 last = self.algorithm.train()
-                self._obey_requests(last)
+                requests = self._requests()
+                if "evaluate" in requests:
+                    last["evaluation"] = self.algorithm.evaluate()
                 for sink in sinks:
                     sink.write(last)
-                self._checkpoint_if_due(last)
+                self._checkpoint_if_due(last, "checkpoint" in requests)
                 self._beat("running", last)
                 on_result(last)
             self.stop_reason = reason
@@ -179,11 +182,11 @@ class Run:
             self._drop_old_checkpoints()
         return path
 
-    def _checkpoint_if_due(self, result: dict[str, Any]) -> None:
-        value = result["episode_return_mean"]
+    def _checkpoint_if_due(self, result: dict[str, Any], requested: bool) -> None:
         frequency = self.experiment.checkpoint_freq
-        if frequency and self.algorithm.iteration % frequency == 0:
-            if value == value and (self._best is None or value >= self._best[0]):
+        if requested or (frequency and self.algorithm.iteration % frequency == 0):
+            value = result["episode_return_mean"]
+            if not math.isnan(value) and (self._best is None or value >= self._best[0]):
                 self._best = (value, self.algorithm.iteration)
             self.save()
 
@@ -196,19 +199,18 @@ class Run:
             if path != best:
                 shutil.rmtree(path)
 
-    def _obey_requests(self, result: dict[str, Any]) -> None:
-        """Requests are small files in control/: stop, checkpoint, evaluate."""
+    def _requests(self) -> set[str]:
+        """What small files in control/ ask for: stop, checkpoint, evaluate. They are removed."""
+        found = set()
         for request in sorted((self.folder / "control").glob("*")):
             request.unlink(missing_ok=True)
-            match request.name:
-                case "stop":
-                    self.request_stop("a request in control/")
-                case "checkpoint":
-                    self.save()
-                case "evaluate":
-                    result["evaluation"] = self.algorithm.evaluate()
-                case other:
-                    log.warning("control/%s is no request; stop, checkpoint and evaluate are", other)
+            if request.name == "stop":
+                self.request_stop("stopped by a request in control/")
+            elif request.name in ("checkpoint", "evaluate"):
+                found.add(request.name)
+            else:
+                log.warning("control/%s is no request; stop, checkpoint and evaluate are", request.name)
+        return found
 
     def progress(self, result: dict[str, Any]) -> float:
         """How near the nearest stop condition is, from 0 to 1."""

@@ -11,16 +11,19 @@ import numpy as np
 
 from outplay import spaces
 from outplay.envs import EnvSpec, make_vector
-from outplay.errors import EnvError, RunError
+from outplay.errors import ConfigError, EnvError, RunError
 from outplay.policies import Policy
 from outplay.streams import seed_for, stream
 
+_FORMATS = (".mp4", ".mkv", ".mov", ".webm", ".avi", ".gif")
 _LONGEST = 20_000  # frames
 _SMALLEST = 320  # pixels: smaller pictures are enlarged
 
 
 def record_video(spec: EnvSpec, policy: Policy, path: Path, seed: int, explore: bool = False) -> float:
     """Play one episode and write it to `path`; the episode's return."""
+    if path.suffix.lower() not in _FORMATS:
+        raise ConfigError(f"--video {path}: the file's name must end in {', '.join(_FORMATS)}")
     try:
         import imageio_ffmpeg
     except ImportError as error:
@@ -28,7 +31,7 @@ def record_video(spec: EnvSpec, policy: Policy, path: Path, seed: int, explore: 
     total = 0.0
     writer: Any = None
     frames = _play_atari(spec, policy, seed, explore) if spec.is_atari else _play(spec, policy, seed, explore)
-    partial = path.with_name(f".{path.stem}.part{path.suffix or '.mp4'}")
+    partial = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for number, (frame, reward, fps) in enumerate(frames):

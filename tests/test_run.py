@@ -156,7 +156,7 @@ def test_requests_are_obeyed(tmp_path: Path) -> None:
         if (request := asked.get(result["training_iteration"])) is not None:
             (run.folder / "control" / request).touch()
 
-    assert run.train(ask) == "a request in control/"
+    assert run.train(ask) == "stopped by a request in control/"
     assert [path.name for path in checkpoints_in(run.checkpoints)] == ["checkpoint_000004", "checkpoint_000009"]
     assert json.loads((run.folder / "status.json").read_text())["state"] == "stopped"
     assert "evaluation" in lines(run)[5]

@@ -320,7 +320,11 @@ class Algorithm:
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint; its path. Without a folder: under ~/outplay_results."""
         parent = Path(folder) if folder is not None else self._default_folder()
-        return str(write_checkpoint(saving.collect_state(self), parent / name_of(self.iteration)))
+        checkpoint = saving.collect_state(self)
+        if not checkpoint.state["exact"] and not self.inexact:
+            self.inexact = "an episode is too long to be played again"
+            log.warning("environment %r: %s, so a resumed run will not be exact", self.env_spec.name, self.inexact)
+        return str(write_checkpoint(checkpoint, parent / name_of(self.iteration)))
 
     def _default_folder(self) -> Path:
         if self._folder is None:

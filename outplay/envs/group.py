@@ -90,7 +90,7 @@ class GroupState:
             pieces = [] if began[lane] else self.actions[lane]
             first = max(0, len(env_actions) - int(after.lengths[lane]))
             recorded = after.lengths[lane] <= LONGEST_REPLAY
-            after.actions.append([*pieces, np.array(env_actions[first:, lane])] if recorded else pieces)
+            after.actions.append([*pieces, np.array(env_actions[first:, lane])] if recorded else [])
         return after
 
     @property
