@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import abc
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -16,7 +17,17 @@ from pydantic.fields import FieldInfo
 
 from outplay.errors import ConfigError, nearest
 
-Schedule = list[tuple[float, float]]
+
+def _ascending(points: Any) -> Any:
+    steps = (
+        [point[0] for point in points if isinstance(point, (list, tuple)) and point] if isinstance(points, list) else []
+    )
+    if any(not a < b for a, b in pairwise(steps) if isinstance(a, (int, float)) and isinstance(b, (int, float))):
+        raise ValueError(f"a schedule's steps must ascend, and these do not: {steps}")
+    return points
+
+
+Schedule = Annotated[list[tuple[float, float]], BeforeValidator(_ascending)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -218,7 +229,7 @@ def at(schedule: Schedule | None, constant: float, step: int) -> float:
     """
     if not schedule:
         return constant
-    points = sorted(schedule)
+    points = schedule
     if step <= points[0][0]:
         return points[0][1]
     for (x0, y0), (x1, y1) in itertools.pairwise(points):

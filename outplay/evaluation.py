@@ -36,15 +36,17 @@ class Evaluator:
         else:
             while (left := duration - sum(result.steps for result in results)) > 0:
                 results += self._pool.call_each("play", [(weights, (number, len(results)), 1, left, explore, task)])
-        # An episode that was cut off counts only if it is all there is.
-        whole = [result for result in results if result.finished] or results
+        whole = [result for result in results if result.finished]
         returns = [value for result in whole for value in result.returns]
         lengths = [length for result in whole for length in result.lengths]
-        return {
+        figures = {
             **episode_figures(returns, lengths),
             "episodes": len(returns),
-            "timesteps": sum(r.steps for r in results),
+            "timesteps": sum(result.steps for result in results),
         }
+        if not whole:  # the steps were over before an episode was: what it had by then
+            figures["cut_off"] = results[0].returns[0]
+        return figures
 
     def stop(self) -> None:
         self._pool.stop()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from outplay.config import Positive, Settings, validated
 from outplay.errors import ConfigError, nearest
@@ -48,13 +48,16 @@ class Experiment(Settings):
     description: str = Field("", description="One line about it.")
     env: Any = Field(None, description="The environment; the same as `env` in `config`.")
     run: str = Field("PPO", description="The algorithm: PG, A2C or PPO.")
-    stop: dict[str, float] = Field({}, description="The run ends when any of these metrics reaches its value.")
+    stop: dict[str, FiniteFloat] = Field({}, description="The run ends when any of these metrics reaches its value.")
     checkpoint_freq: Annotated[int, Field(ge=0)] = Field(0, description="Save every so many iterations; 0: do not.")
     checkpoint_at_end: bool = Field(True, description="Save when the run ends.")
     keep_checkpoints: Positive | None = Field(
         10, description="Keep the last so many checkpoints, and the one with the best return; null keeps all."
     )
     loggers: list[Literal["csv", "tensorboard"]] = Field([], description="Where metrics go besides metrics.jsonl.")
+    import_from: list[str] = Field(
+        [], description="Folders where the environment's module is looked up too; a run records where it found it."
+    )
     config: dict[str, Any] = Field({}, description="The settings of the algorithm.")
 
 
@@ -62,8 +65,10 @@ def experiment(data: dict[str, Any], where: str) -> Experiment:
     """An experiment from plain data, checked."""
     checked = validated(Experiment, data, where)
     config = dict(checked.config)
-    env = config.pop("env", None) if checked.env is None else checked.env
-    config.pop("env", None)
+    env, other = checked.env, config.pop("env", None)
+    if env is not None and other is not None and env != other:
+        raise ConfigError(f"{where}: two environments are named: env is {env!r}, and env in config is {other!r}")
+    env = other if env is None else env
     if env is None:
         raise ConfigError(f"{where}: it names no environment; add env: CartPole-v1, or any other")
     if not checked.name or checked.name.startswith(".") or set(checked.name) & set("/\\"):

@@ -41,7 +41,9 @@ class Optimizer:
         gradient = torch.cat([_flat(g) for g in gradients])
         norm = float(gradient.norm())
         if not math.isfinite(norm):
-            raise RunError(f"learning has run away: the gradient is {norm} (lr {lr:g}); lower lr, or set grad_clip")
+            raise RunError(
+                f"learning has run away: the gradient is {norm} (lr {lr:g}); lower lr, set grad_clip, or reward_scale"
+            )
         if grad_clip is not None and norm > grad_clip:
             gradient *= grad_clip / norm
         self.steps += 1

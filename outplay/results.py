@@ -36,11 +36,15 @@ def find_run(path: str | Path, results: Path) -> Path:
     given = Path(path).expanduser()
     if (given / "config.yaml").exists():
         return given
-    for parent in given.parents[:3]:
+    for parent in given.absolute().parents[:3]:
         if given.exists() and (parent / "config.yaml").exists():
-            return parent
-    if runs := list((results / given).glob("*/config.yaml")):
-        return max(runs, key=lambda run: run.stat().st_mtime_ns).parent
+            raise CheckpointError(
+                f"{given} is inside of a run; name the run, {parent} (it goes on from its newest checkpoint; to start "
+                "a new one from this checkpoint, use --init-from)"
+            )
+    for folder in (given, results / given):
+        if runs := list(folder.glob("*/config.yaml")):
+            return max(runs, key=lambda run: run.stat().st_mtime_ns).parent
     matches = sorted(results.glob(f"*/{given.name}*/config.yaml")) if given.name == str(path) else []
     if len(matches) == 1:
         return matches[0].parent

@@ -18,7 +18,8 @@ from outplay.engine import api as engine
 from outplay.engine.remote import ActorHandle, remote
 from outplay.engine.slots import count_cpus
 from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector
-from outplay.errors import ActorDiedError, OutplayError, RunError, TaskError
+from outplay.envs.group import LONGEST_EPISODE
+from outplay.errors import ActorDiedError, EnvError, OutplayError, RunError, TaskError
 from outplay.fragments import Fragment
 from outplay.policies import ActionScaling, Policy, Weights
 from outplay.streams import seed_for, stream
@@ -160,7 +161,7 @@ def play_episodes(
     explore: bool,
     task: Any = None,
 ) -> EpisodeResults:
-    """One episode in each lane. What is cut off by `most_steps` counts only if nothing else has ended."""
+    """One episode in each lane, or fewer steps in all: then it is not `finished`."""
     lanes = vector.num_envs
     rng = stream(seed, "evaluation actions", *key)
     seeds = [seed_for(seed, "evaluation episode", *key, lane) for lane in range(lanes)]
@@ -174,13 +175,9 @@ def play_episodes(
         returns += rewards * playing
         lengths += playing
         playing &= ~(terminated | truncated)
-    finished = ~playing if not playing.all() else playing
-    return EpisodeResults(
-        [float(r) for r in returns[finished]],
-        [int(n) for n in lengths[finished]],
-        int(lengths.sum()),
-        not playing.any(),
-    )
+        if playing.any() and lengths.max() >= LONGEST_EPISODE:
+            raise EnvError(f"an episode has not ended after {LONGEST_EPISODE:,} steps; set max_episode_steps")
+    return EpisodeResults(returns.tolist(), lengths.tolist(), int(lengths.sum()), not playing.any())
 
 
 class WorkerSet:

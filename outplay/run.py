@@ -78,6 +78,7 @@ class Run:
         """A run as it was at its newest checkpoint that can be read; `change` may alter its settings."""
         _refuse_if_running(folder)
         experiment = experiment_of(folder, change, env, trust)
+        folders = [*folders, *map(Path, experiment.import_from)]
         algorithm = make_algorithm(experiment.model_copy(update={"env": env or experiment.env}), folders)
         run = cls(experiment, algorithm, folder)
         try:
@@ -96,6 +97,7 @@ class Run:
 
     def _write_config(self) -> None:
         body = self.experiment.model_dump(mode="json", exclude={"name", "env"})
+        body["import_from"] = [str(folder) for folder in self.algorithm.env_folders]
         config = self.algorithm.get_config()
         del config["env"]
         data = {self.experiment.name: {"env": self.algorithm.env_spec.name, **body, "config": config}}
@@ -212,6 +214,12 @@ class Run:
                 log.warning("control/%s is no request; stop, checkpoint and evaluate are", request.name)
         return found
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether a stop condition was reached before it began."""
+        kept = read_metrics(self.folder / "metrics.jsonl", self.algorithm.iteration)
+        return bool(kept and self._reason_to_stop(kept[-1]))
+
     def progress(self, result: dict[str, Any]) -> float:
         """How near the nearest stop condition is, from 0 to 1."""
         figures = flattened(result)
@@ -261,6 +269,8 @@ def experiment_of(folder: Path, change: Callable[[Experiment], Experiment], env:
     recorded = load_file(path)[0]
     check_trust(recorded.env, env, trust, f"run {folder}", f"repeat it with --env {recorded.env}, or add --trust")
     changed = change(recorded)
+    if others := sorted(key for key in changed.config if changed.config[key] != recorded.config.get(key)):
+        log.warning("settings differ from the run's (%s): from here on it is another run", ", ".join(others))
     if find_algorithm(changed.run) is not find_algorithm(recorded.run):
         raise CheckpointError(f"run {folder} is of {recorded.run}, not of {changed.run}")
     if changed.name != recorded.name:
@@ -281,8 +291,12 @@ def _refuse_if_running(folder: Path) -> None:
 
 def find_saved(path: str | Path, results: Path) -> Path:
     """A checkpoint from what a user wrote: itself, or a run as `find_run` finds it (its newest checkpoint)."""
-    if Path(path).expanduser().exists():
+    try:
         return find_checkpoint(path)
+    except CheckpointError:
+        given = Path(path).expanduser()
+        if given.exists() and not list(given.glob("*/config.yaml")):
+            raise
     return find_checkpoint(find_run(path, results))
 
 

@@ -53,11 +53,15 @@ class Leaf:
 
 def leaves(space: spaces.Space[Any], path: tuple[str | int, ...] = ()) -> tuple[Leaf, ...]:
     """The leaves of an observation space, in a fixed order; names what is not supported."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)) and not len(space.spaces):
+        raise EnvError(f"the {Leaf(path, space).name} has nothing in it: its space is {space}")
     if isinstance(space, spaces.Dict):
         return tuple(leaf for key in sorted(space.spaces) for leaf in leaves(space.spaces[key], (*path, key)))
     if isinstance(space, spaces.Tuple):
         return tuple(leaf for i, part in enumerate(space.spaces) for leaf in leaves(part, (*path, i)))
     if isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        if 0 in (space.shape or ()):
+            raise EnvError(f"the {Leaf(path, space).name} has nothing in it: its space is {space}")
         return (Leaf(path, space),)
     where = f" at {Leaf(path, space).name}" if path else ""
     raise EnvError(f"the observation space {type(space).__name__}{where} is not supported; {_OBSERVATIONS} are")
@@ -68,8 +72,12 @@ def split(observation: Any, of: tuple[Leaf, ...]) -> Leaves:
     return tuple(np.asarray(_follow(observation, leaf.path), dtype=leaf.dtype) for leaf in of)
 
 
-def write(observation: Any, of: tuple[Leaf, ...], into: Leaves, row: int) -> None:
+def write(
+    observation: Any, of: tuple[Leaf, ...], into: Leaves, row: int, source: str = "the environment returned"
+) -> None:
     """Put one observation into row `row` of a batch; refuse what does not have the space's shape."""
+    if isinstance(observation, tuple) and len(observation) == 2 and observation[1] == {} and len(of) == 1:
+        raise EnvError(f"{source} (observation, info) where the observation alone is needed")
     for leaf, array in zip(of, into, strict=True):
         part = _follow(observation, leaf.path) if leaf.path else observation
         try:
@@ -79,12 +87,10 @@ def write(observation: Any, of: tuple[Leaf, ...], into: Leaves, row: int) -> Non
                 continue
         except (TypeError, ValueError) as error:  # a text, None, a list of lists of different lengths
             raise EnvError(
-                f"the environment returned an {leaf.name} that is a {type(part).__name__} and does not fit its space "
-                f"{leaf.space}"
+                f"{source} an {leaf.name} that is a {type(part).__name__} and does not fit its space {leaf.space}"
             ) from error
         raise EnvError(
-            f"the environment returned an {leaf.name} of shape {tuple(shape)}, "
-            f"but its observation space {leaf.space} says {leaf.shape}"
+            f"{source} an {leaf.name} of shape {tuple(shape)}, but its observation space {leaf.space} says {leaf.shape}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ def record_video(spec: EnvSpec, policy: Policy, path: Path, seed: int, explore: 
         import imageio_ffmpeg
     except ImportError as error:
         raise RunError("videos need imageio-ffmpeg: pip install 'outplay[video]'") from error
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame needs no screen for this
     total = 0.0
     writer: Any = None
     frames = _play_atari(spec, policy, seed, explore) if spec.is_atari else _play(spec, policy, seed, explore)

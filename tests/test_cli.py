@@ -103,6 +103,8 @@ def test_train_evaluate_and_list(cli: Callable[..., Outcome], tmp_path: Path) ->
     assert out.splitlines()[1].startswith("3 episodes, ")
     code, out, _ = cli("evaluate", str(folder), "--steps", "30", "--json", "--run", "PPO", "--env", "CartPole-v1")
     assert json.loads(out)["timesteps"] == 30
+    assert "no episode ended within 3 steps; the return so far is 3.00" in cli("evaluate", "mine", "--steps", "3")[1]
+    assert "reached its stop condition already" in cli("train", "--resume", "mine")[2]
 
 
 def test_json_is_one_object_per_iteration(cli: Callable[..., Outcome]) -> None:
@@ -168,6 +170,34 @@ def test_an_experiment_file_with_an_environment_beside_it(
     assert "went on from iteration 3" in err
 
 
+def test_an_environment_is_found_again_from_another_folder(
+    cli: Callable[..., Outcome], custom: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = list(sys.path)
+    assert cli("train", "-f", "custom.yml", *SMALL)[0] == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for arguments in (
+        ["evaluate", "custom_env"],
+        ["train", "--resume", "custom_env", "--stop", "training_iteration=4"],
+    ):
+        sys.modules.pop("custom_env", None)
+        monkeypatch.setattr(sys, "path", list(paths))
+        code, _, err = cli(*arguments, "--trust")
+        assert code == 0, err
+
+
+def test_who_stops_reading_loses_nothing(tmp_path: Path) -> None:
+    with start(tmp_path, "--env", "CartPole-v1", *SMALL, "--json", "--stop", "training_iteration=100000") as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        running.stdout.close()
+        assert running.wait(60) == 0
+    folder = only_run(tmp_path)
+    assert json.loads((folder / "status.json").read_text())["state"] == "stopped"
+    assert checkpoints_in(folder / "checkpoints")
+
+
 def test_several_experiments_in_one_file(cli: Callable[..., Outcome], tmp_path: Path) -> None:
     body = "{env: CartPole-v1, stop: {training_iteration: 1}, run: %s, config: {num_envs: 4, train_batch_size: 40}}"
     (tmp_path / "two.yml").write_text(f"a: {body % 'PPO'}\nb: {body % 'A2C'}\n")
@@ -180,7 +210,7 @@ def test_several_experiments_in_one_file(cli: Callable[..., Outcome], tmp_path: 
     )
     code, out, err = cli("train", "-f", "wrong.yml")
     assert (code, out) == (2, "")  # told before the first is trained
-    assert "unknown setting 'lrr'" in err
+    assert "wrong.yml, second: A2C config: unknown setting 'lrr'" in err
 
 
 def test_init_from_starts_with_old_weights(cli: Callable[..., Outcome], tmp_path: Path) -> None:
@@ -223,6 +253,8 @@ def test_init_from_starts_with_old_weights(cli: Callable[..., Outcome], tmp_path
             ["train", "--env", "CartPole-v1", "--stop", "timesteps_total"],
             "--stop takes KEY=VALUE, not 'timesteps_total'",
         ),
+        (["train", "--env", "CartPole-v1", "--config", "env=Acrobot-v1"], "two environments are named"),
+        (["train", "--env", "CartPole-v1", "--stop", "training_iteration=.nan"], "stop.training_iteration must be"),
         (["train", "--env", "CartPole-v1", "--config", "lrr=1"], "unknown setting 'lrr'. Did you mean 'lr'?"),
         (["train", "--env", "CartPole-v1", "--config", "lr=fast"], "lr must be a number of at least 0, not 'fast'"),
         (["train", "--env", "CartPole-v1", "--num-workers", "many"], "--num-workers takes a whole number or auto"),
@@ -373,7 +405,8 @@ def test_two_signals_end_now(tmp_path: Path) -> None:
     time.sleep(0.5)
     running.send_signal(signal.SIGINT)
     assert running.stderr is not None
-    wait_for(running.stderr.readline)
+    while "Ctrl-C again ends now" not in running.stderr.readline():
+        assert running.poll() is None
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 130

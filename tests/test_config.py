@@ -38,6 +38,7 @@ from outplay.experiments import load_file, load_recipe, nested, parse_setting, r
             {"exploration_config": {"type": "EpsilonGreedy"}},
             "exploration_config.type must be StochasticSampling, not 'Eps",
         ),
+        ({"lr_schedule": [[100, 0.1], [0, 0.2]]}, "a schedule's steps must ascend, and these do not: [100, 0]"),
         ({"grad_clip": 0}, "here: grad_clip must be a number of more than 0 or null, not 0"),
     ],
 )
@@ -86,6 +87,7 @@ def test_algorithms_by_name() -> None:
 )
 def test_a_schedule_stays_between_its_values(points: Any, step: int) -> None:
     values = [value for _, value in points]
+    points = sorted(points)
     assert min(values) - 1e-9 <= at([(float(x), y) for x, y in points], 9.0, step) <= max(values) + 1e-9
     for x, y in points:
         assert at([(float(a), b) for a, b in points], 9.0, x) == pytest.approx(y)

@@ -45,6 +45,7 @@ ACTION_SPACES: dict[str, spaces.Space[Any]] = {
     "scalar box": spaces.Box(0, 1, ()),
     "matrix box": spaces.Box(-1, 1, (2, 2)),
     "unbounded box": spaces.Box(-np.inf, np.inf, (2,)),
+    "half-bounded box": spaces.Box(np.array([0, -np.inf], np.float32), np.array([np.inf, 1], np.float32)),
 }
 
 

@@ -322,9 +322,10 @@ def test_what_is_found_by_a_name(tmp_path: Path) -> None:
     run.train()
     last = checkpoints_in(run.checkpoints)[-1]
     assert find_checkpoint(run.folder) == find_checkpoint(last) == find_checkpoint(last / "weights.safetensors") == last
-    assert (
-        find_run(run.folder, tmp_path) == find_run(run.folder.name, tmp_path) == find_run(last, tmp_path) == run.folder
-    )
+    for name in (run.folder, run.folder.name, run.folder.parent, "it"):
+        assert find_run(name, tmp_path) == run.folder
+    with pytest.raises(CheckpointError, match="is inside of a run; name the run"):
+        find_run(last, tmp_path)
     for nothing in ("nothing", tmp_path / "nothing"):
         with pytest.raises(CheckpointError, match="there is no run at"):
             find_run(nothing, tmp_path)

@@ -18,8 +18,8 @@ from outplay.algorithms.learner import Learner
 from outplay.checkpoint import find_checkpoint, name_of, read_checkpoint, read_state, write_checkpoint
 from outplay.config import AlgorithmConfig, plain, validated
 from outplay.engine.slots import count_cpus
-from outplay.envs import EnvSpec, GroupState, check_trust, find_env, probe_env, split_envs
-from outplay.errors import ConfigError
+from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
+from outplay.errors import ConfigError, EnvError
 from outplay.evaluation import Evaluator
 from outplay.fragments import Fragment, join
 from outplay.metrics import EpisodeWindow, Timers
@@ -56,12 +56,17 @@ class Algorithm:
     ) -> None:
         if isinstance(config, AlgorithmConfig):
             config = {name: getattr(config, name) for name in config.model_fields_set}
+        if config is not None and not isinstance(config, Mapping):
+            raise ConfigError(f"config: settings (key: value) are needed, not {config!r}")
         given = dict(config or {})
-        env = given.pop("env", None) if env is None else env
-        given.pop("env", None)
+        other = given.pop("env", None)
+        if env is not None and other is not None and env_name(env) != env_name(other):
+            raise ConfigError(f"two environments are named: env is {env!r}, and env in config is {other!r}")
+        env = other if env is None else env
         if env is None:
             raise ConfigError(f"{type(self).__name__} needs an environment: env='CartPole-v1', a class, an import path")
         name, factory = find_env(env, folders)
+        self.env_folders = import_folders(name)
         self.config = validated(self.Config, {**given, "env": name}, f"{type(self).__name__} config")
         log.setLevel(self.config.log_level)
         self.env_spec = EnvSpec(
@@ -303,9 +308,14 @@ class Algorithm:
     def _act(
         self, observations: Mapping[Any, Any], state: dict[str, Any] | None, explore: bool | None
     ) -> tuple[dict[Any, Any], dict[str, Any], dict[str, np.ndarray]]:
+        if not isinstance(observations, Mapping):
+            raise ConfigError("compute_actions() takes observations by name, as {'a': observation, …}")
         rows = spaces.empty(self.policy.leaves, len(observations))
         for row, observation in enumerate(observations.values()):
-            spaces.write(observation, self.policy.leaves, rows, row)
+            spaces.write(observation, self.policy.leaves, rows, row, "this is")
+        for leaf, values in zip(self.policy.leaves, rows, strict=True):
+            if problem := spaces.problem_in(leaf, values):
+                raise EnvError(f"this is an {leaf.name} that {problem}")
         chosen = self.config.explore if explore is None else explore
         actions, next_state, extras = self.policy.act(rows, state or {}, chosen, self._action_rng)
         in_env = self.policy.to_env(actions)
@@ -348,9 +358,15 @@ class Algorithm:
         """
         folder = find_checkpoint(checkpoint)
         state = read_state(folder)
+        if "Config" not in vars(cls):  # Algorithm itself: whichever it is
+            from outplay.algorithms import find_algorithm
+
+            cls = find_algorithm(state["algorithm"])  # type: ignore[assignment]
+        saving.check_algorithm(cls.__name__, state)
         check_trust(state["env"], env, trust, f"checkpoint {folder}", "give env= again, or trust=True")
-        settings = {**state["config"], **(config or {})}
-        trainer = cls(env=state["env"] if env is None else env, config=settings)
+        settings = {**state["config"], **(config or {}), "env": None}
+        folders = [Path(path) for path in state["env_folders"]]
+        trainer = cls(env=state["env"] if env is None else env, config=settings, folders=folders)
         trainer.restore(folder)
         return trainer
 

@@ -119,7 +119,8 @@ class Learner(Generic[C]):
             batch.final_lanes,
         )
         rewards, ended = self.rewards(batch), batch.terminated | batch.truncated
-        advantages = returns.gae(rewards, values, following, ended, self.config.gamma, lambda_ if use_gae else 1.0)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told by the optimizer, in words
+            advantages = returns.gae(rewards, values, following, ended, self.config.gamma, lambda_ if use_gae else 1.0)
         return Estimates(values, advantages, advantages + values)
 
     def rows(self, batch: Batch, estimates: Estimates, standardize: bool) -> Rows:

@@ -29,6 +29,7 @@ def collect_state(algorithm: Algorithm) -> Checkpoint:
         "outplay": outplay.__version__,
         "algorithm": type(algorithm).__name__,
         "env": algorithm.env_spec.name,
+        "env_folders": [str(folder) for folder in algorithm.env_folders],
         "observation_space": str(algorithm.probe.observation_space),
         "action_space": str(algorithm.probe.action_space),
         "config": algorithm.get_config(),
@@ -71,9 +72,13 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> list[GroupState] |
 
 
 def check_fits(algorithm: Algorithm, state: dict[str, Any]) -> None:
-    if state["algorithm"] != type(algorithm).__name__:
-        raise CheckpointError(f"the checkpoint is of {state['algorithm']}, not of {type(algorithm).__name__}")
+    check_algorithm(type(algorithm).__name__, state)
     check_spaces(algorithm, state)
+
+
+def check_algorithm(name: str, state: dict[str, Any]) -> None:
+    if state["algorithm"] != name:
+        raise CheckpointError(f"the checkpoint is of {state['algorithm']}, not of {name}")
 
 
 def check_spaces(algorithm: Algorithm, state: dict[str, Any]) -> None:

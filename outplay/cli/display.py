@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from outplay.sinks import as_json as to_json
 
@@ -27,13 +27,19 @@ _CURVE = 60  # characters
 @contextmanager
 def display(run: Run, as_json: bool) -> Iterator[Show]:
     """The function that is to be called with each result."""
-    if as_json:
-        yield lambda result: print(to_json(result), flush=True)
-    elif sys.stdout.isatty():
+    if sys.stdout.isatty() and not as_json:
         with _panel(run) as show:
             yield show
-    else:
-        yield lambda result: typer.echo(line(result))
+        return
+
+    def show_line(result: dict[str, Any]) -> None:
+        try:
+            print(to_json(result) if as_json else line(result), flush=True)
+        except BrokenPipeError:  # the reader, `head` perhaps, has seen enough: what was trained is kept
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open to the end of the program
+            run.request_stop("nobody reads the output any more")
+
+    yield show_line
 
 
 def line(result: dict[str, Any]) -> str:

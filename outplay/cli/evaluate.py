@@ -55,7 +55,8 @@ def evaluate(
         "num_gpus": 0,
         **({} if seed is None else {"seed": seed}),
     }
-    with find_algorithm(state["algorithm"])(env=state["env"], config=config) as algorithm:
+    folders = [Path(path) for path in state["env_folders"]]
+    with find_algorithm(state["algorithm"])(env=state["env"], config=config, folders=folders) as algorithm:
         algorithm.load_weights(folder)
         figures = algorithm.evaluate()
         if video is not None:
@@ -67,6 +68,11 @@ def evaluate(
         typer.echo(json.dumps(json.loads(to_json(figures))))
         return
     typer.echo(f"{state['algorithm']} on {state['env']}, iteration {state['training_iteration']} ({folder})")
+    if not figures["episodes"]:
+        typer.echo(
+            f"no episode ended within {figures['timesteps']:,} steps; the return so far is {figures['cut_off']:.2f}"
+        )
+        return
     typer.echo(
         f"{figures['episodes']} episodes, {figures['timesteps']:,} steps: return {figures['episode_return_mean']:.2f} "
         f"({figures['episode_return_min']:.2f} to {figures['episode_return_max']:.2f}), "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outplay.errors import ConfigError
+from outplay.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
     from outplay.experiments import Experiment
@@ -62,20 +62,32 @@ def train(
     if dry_run:
         _print_configuration(jobs, folders)
         return
-    _check_all(jobs, folders)
+    _check_all(jobs, folders, file)
     _start_engine(engine, address)
     for job in jobs:
-        if not _train(lambda job=job: _created(job, results_dir, folders, init_from), as_json):
+        if not _train(lambda job=job: _created(job, results_dir, folders, init_from, file), as_json):
             break  # Ctrl-C means all of them
 
 
-def _check_all(jobs: list[Experiment], folders: list[Path]) -> None:
+def _check_all(jobs: list[Experiment], folders: list[Path], file: Path | None) -> None:
     """A mistake in the last experiment of a file is told before the first one is trained."""
     if len(jobs) > 1:
         from outplay.run import make_algorithm
 
         for job in jobs:
-            make_algorithm(job, folders).stop()
+            with _in_file(file, job):
+                make_algorithm(job, folders).stop()
+
+
+@contextmanager
+def _in_file(file: Path | None, job: Experiment) -> Iterator[None]:
+    """A mistake names the file and the experiment that it is in."""
+    try:
+        yield
+    except (ConfigError, EnvError) as error:
+        if file is None:
+            raise
+        raise type(error)(f"{file}, {job.name}: {error}") from error
 
 
 class _Overrides:
@@ -132,6 +144,8 @@ class _Overrides:
         made = Run.resume(find_run(resume, results_folder(results_dir)), self.apply, self.env, trust, folders)
         how = f"went on from iteration {made.resumed_from}" if made.resumed_from else "no checkpoint: from the start"
         typer.echo(f"{how} ({made.folder})", err=True)
+        if made.is_finished:
+            typer.echo("it has reached its stop condition already; give another: --stop KEY=VALUE", err=True)
         return made
 
 
@@ -191,11 +205,14 @@ def _start_engine(engine: str | None, address: str | None) -> None:
         raise ConfigError(f"--engine: {error}") from error
 
 
-def _created(job: Experiment, results_dir: Path | None, folders: list[Path], init_from: str | None) -> Run:
+def _created(
+    job: Experiment, results_dir: Path | None, folders: list[Path], init_from: str | None, file: Path | None
+) -> Run:
     from outplay.results import results_folder
     from outplay.run import Run
 
-    return Run.create(job, results_folder(results_dir), folders, init_from)
+    with _in_file(file, job):
+        return Run.create(job, results_folder(results_dir), folders, init_from)
 
 
 def _train(make: Any, as_json: bool) -> bool:
@@ -204,12 +221,24 @@ def _train(make: Any, as_json: bool) -> bool:
 
     with _quiet_start():
         run = make()
+    if not run.experiment.stop:
+        typer.echo("no stop condition: it trains until Ctrl-C", err=True)
     with display(run, as_json) as show, _interruptible(run):
         reason = run.train(show)
     if not as_json:
         typer.echo(f"{reason}; the run is in {run.folder}")
-        typer.echo(f"watch it: outplay evaluate {run.experiment.name} --video game.mp4")
+        typer.echo(f"watch it: outplay evaluate {_as_typed(run)} --video game.mp4")
     return not run.is_stopping
+
+
+def _as_typed(run: Run) -> str:
+    """What names this run on a command line: its experiment, if that leads to it."""
+    from outplay.envs import is_import_path
+    from outplay.results import results_folder
+
+    usual = run.folder.parent == results_folder(None) / run.experiment.name
+    env = run.algorithm.env_spec.name
+    return (run.experiment.name if usual else str(run.folder)) + (f" --env {env}" if is_import_path(env) else "")
 
 
 @contextmanager

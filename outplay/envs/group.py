@@ -23,7 +23,7 @@ from outplay.streams import seed_for, stream
 
 # A rebuilt environment plays its episode again. Beyond this many steps, that is not worth its memory and its time.
 LONGEST_REPLAY = 100_000
-_LONGEST_EPISODE = 1_000_000  # where whole episodes are collected
+LONGEST_EPISODE = 200_000  # where an episode's end is waited for
 
 
 class Actor(Protocol):
@@ -217,9 +217,9 @@ class EnvGroup:
                     playing[ended] = False  # the next Fragment begins with a new episode
                 else:
                     self._next_episodes(ended)
-            if complete and t >= _LONGEST_EPISODE and (self._lengths * playing).max() >= _LONGEST_EPISODE:
+            if complete and t >= LONGEST_EPISODE and (self._lengths * playing).max() >= LONGEST_EPISODE:
                 raise EnvError(
-                    f"an episode has not ended after {_LONGEST_EPISODE:,} steps, and batch_mode is complete_episodes; "
+                    f"an episode has not ended after {LONGEST_EPISODE:,} steps, and batch_mode is complete_episodes; "
                     "set max_episode_steps"
                 )
         self._fragments += 1

@@ -89,13 +89,30 @@ def check_trust(recorded: str, given: Any, trust: bool, where: str, remedy: str)
         raise CheckpointError(
             f"{where} names the environment {recorded!r}, which would be imported; if you trust it, {remedy}"
         )
-    if given is not None and env_name(given) != recorded:
+    if given is not None and env_name(given).replace(":", ".") != recorded.replace(":", "."):
         raise CheckpointError(f"{where} is of the environment {recorded!r}, not of {env_name(given)!r}")
 
 
 def env_name(env: Any) -> str:
-    """The name of an environment, for folders and checkpoints."""
-    return env if isinstance(env, str) else f"{env.__module__}:{env.__qualname__}"
+    """The name of an environment, for folders and checkpoints; a class of the main program has its file's name."""
+    if isinstance(env, str):
+        return env
+    module = env.__module__
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return f"{Path(file).stem if module == '__main__' and file else module}:{env.__qualname__}"
+
+
+def import_folders(name: str) -> list[Path]:
+    """Where the module of an import path was found, unless it is installed: it will be needed there again."""
+    if not is_import_path(name):
+        return []
+    module_name = name.split(":", 1)[0] if ":" in name else name.rsplit(".", 1)[0]
+    module = sys.modules.get(module_name) or sys.modules["__main__"]
+    file = getattr(module, "__file__", None)
+    if file is None or "site-packages" in file:
+        return []
+    path = Path(file).resolve()
+    return [(path.parent if path.name == "__init__.py" else path).parents[module_name.count(".")]]
 
 
 def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | None]:

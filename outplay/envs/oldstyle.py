@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
+from outplay.engine import api as engine
 from outplay.errors import EnvError
 
 log = logging.getLogger("outplay")
@@ -23,7 +24,7 @@ def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
             raise EnvError(f"environment {name!r} (a {type(env).__name__}) has no {part}; see docs/environments.md")
     if isinstance(env, gymnasium.Env) and _takes_seed(env.reset):
         return env
-    if name not in _warned:
+    if name not in _warned and not engine._is_inside_call():  # workers need not say it again
         _warned.add(name)
         log.warning(
             "environment %r is written for an older Gym and was adapted; to bring it up to date, derive it from "

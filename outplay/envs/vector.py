@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
@@ -78,7 +80,7 @@ class PythonVector:
                 result = self.envs[lane].reset(seed=int(seed))
             except OutplayError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise self._raised("reset", error) from error
             if not isinstance(result, tuple) or len(result) != 2:
                 raise EnvError(
@@ -96,7 +98,7 @@ class PythonVector:
                 result = self.envs[lane].step(actions[lane])
             except OutplayError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise self._raised("step", error) from error
             if not isinstance(result, tuple) or len(result) != 5:
                 raise EnvError(
@@ -110,10 +112,7 @@ class PythonVector:
                 self._observations[0][lane] = observation  # the usual case, without a detour
             else:
                 spaces.write(observation, self.leaves, self._observations, lane)
-            try:
-                self._rewards[lane] = reward
-            except (TypeError, ValueError) as error:
-                raise EnvError(f"environment {self.spec.name!r}: a reward must be a number, not {reward!r}") from error
+            self._rewards[lane] = reward if type(reward) is float else self._number(reward)
         return self._observations, self._rewards, self._terminated, self._truncated
 
     def _set_task(self, env: gymnasium.Env[Any, Any], task: Any) -> None:
@@ -123,13 +122,24 @@ class PythonVector:
             raise EnvError(f"env_task_fn is set, but environment {self.spec.name!r} has no set_task(task)")
         inner.set_task(task)
 
+    def _number(self, reward: Any) -> float:
+        if isinstance(reward, (int, float, np.number, np.bool_)) or (
+            isinstance(reward, np.ndarray) and reward.size == 1
+        ):
+            return float(np.asarray(reward).reshape(()))
+        raise EnvError(f"environment {self.spec.name!r}: a reward must be a number, not {reward!r}")
+
     def _flag(self, name: str, value: Any) -> bool:
         if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
             return bool(value)
         raise EnvError(f"environment {self.spec.name!r}: {name} must be True or False, not {value!r}")
 
-    def _raised(self, call: str, error: Exception) -> EnvError:
-        return EnvError(f"environment {self.spec.name!r} raised in {call}(): {type(error).__name__}: {error}")
+    def _raised(self, call: str, error: BaseException) -> EnvError:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return EnvError(
+            f"environment {self.spec.name!r} raised in {call}(): {type(error).__name__}: {error} "
+            f"({Path(place.filename).name}, line {place.lineno})"
+        )
 
     def get_state(self) -> State | None:
         return None

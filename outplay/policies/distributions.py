@@ -46,6 +46,9 @@ def distribution_for(space: spaces.Space[Any]) -> Distribution:
     return DiagonalGaussian(int(np.prod(space.shape)))
 
 
+_TINY = np.float32(1e-30)  # float32 draws can be 0
+
+
 class Categorical:
     """One of n actions. The params are logits."""
 
@@ -54,7 +57,7 @@ class Categorical:
 
     def sample(self, params: Array, rng: np.random.Generator) -> Array:
         # Gumbel's trick: the largest of logit + noise is a draw from the softmax.
-        noise = np.log(rng.standard_exponential(params.shape, np.float32))
+        noise = np.log(np.maximum(rng.standard_exponential(params.shape, np.float32), _TINY))
         best: Array = (params - noise).argmax(-1)
         return best
 

@@ -153,29 +153,30 @@ def _flatten(model: ActorCritic, device: torch.device | None = None) -> Tensor:
 
 
 class ActionScaling:
-    """From the policy's actions to the environment's."""
+    """From the policy's actions to the environment's.
+
+    Box actions, if normalised: [-1, 1] is [low, high] where both are finite; a bound that is finite is never crossed.
+    """
 
     def __init__(self, space: gymnasium.Space[Any], normalize: bool, clip: bool) -> None:
         self.space = space
         self.start: Any = 0
-        self.scale: Array | None = None
-        self.clip = clip
         if isinstance(space, (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)):
             self.start = space.start
+        self.is_box = isinstance(space, gymnasium.spaces.Box)
+        self.clips = normalize or clip
         if isinstance(space, gymnasium.spaces.Box):
             self.low, self.high = space.low.ravel(), space.high.ravel()
-            bounded = bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
-            if normalize and bounded:
-                self.scale = (self.high - self.low) / 2
-                self.middle = (self.high + self.low) / 2
-        self.is_box = isinstance(space, gymnasium.spaces.Box)
+            bounded = np.isfinite(self.low) & np.isfinite(self.high) & normalize
+            low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
+            self.scale = ((high - low) / 2).astype(np.float32)
+            self.middle = ((high + low) / 2).astype(np.float32)
 
     def __call__(self, actions: Array) -> Array:
         if not self.is_box:
             return actions + self.start if np.any(self.start) else actions
         shape = (*actions.shape[:-1], *(self.space.shape or ()))
-        if self.scale is not None:
-            actions = (self.middle + self.scale * actions).clip(self.low, self.high)
-        elif self.clip:
+        actions = self.middle + self.scale * actions
+        if self.clips:
             actions = actions.clip(self.low, self.high)
         return actions.reshape(shape).astype(self.space.dtype, copy=False)

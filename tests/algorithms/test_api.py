@@ -74,6 +74,29 @@ def test_an_observation_of_another_shape_is_refused() -> None:
         trainer.compute_single_action(np.zeros(3, np.float32))
 
 
+@pytest.mark.parametrize(
+    ("observation", "sentence"),
+    [
+        ((np.zeros(4, np.float32), {}), r"this is \(observation, info\) where the observation alone is needed"),
+        (np.full(4, np.nan, np.float32), "this is an observation that is nan"),
+        ("four", "this is an observation of shape"),
+        (None, "this is an observation of shape"),
+    ],
+)
+def test_what_is_no_observation_is_refused(observation: Any, sentence: str) -> None:
+    with PPO(env="CartPole-v1", config=CONFIG) as trainer, pytest.raises(outplay.EnvError, match=sentence):
+        trainer.compute_single_action(observation)
+
+
+def test_a_checkpoint_knows_its_algorithm(tmp_path: Path) -> None:
+    with PPO(env="CartPole-v1", config=CONFIG) as trainer:
+        path = trainer.save(tmp_path)
+    with outplay.Algorithm.from_checkpoint(path) as again:
+        assert isinstance(again, PPO)
+    with pytest.raises(outplay.CheckpointError, match="the checkpoint is of PPO, not of A2C"):
+        outplay.A2C.from_checkpoint(path)
+
+
 def test_actions_of_a_box_are_in_the_environments_range() -> None:
     with PPO(env="Pendulum-v1", config=CONFIG) as trainer:
         for _ in range(20):
@@ -125,7 +148,9 @@ def test_evaluation_by_timesteps() -> None:
     with PPO(
         env="CartPole-v1", config={**CONFIG, **{k: config[k] for k in config if "eval" in k}, "evaluation_duration": 3}
     ) as trainer:
-        assert trainer.evaluate()["episode_len_mean"] == 3  # cut off, but all there is
+        figures = trainer.evaluate()
+        assert (figures["episodes"], figures["cut_off"]) == (0, 3.0)
+        assert np.isnan(figures["episode_return_mean"])
 
 
 def test_a_gpu_that_is_not_there() -> None:

@@ -430,7 +430,7 @@ def test_a_choice_that_its_space_does_not_have_is_refused() -> None:
 
 
 def test_whole_episodes_of_something_endless_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outplay.envs.group._LONGEST_EPISODE", 500)
+    monkeypatch.setattr("outplay.envs.group.LONGEST_EPISODE", 500)
     config = {"num_workers": 0, "num_envs": 2, "env_config": {"length": 10**9}, "train_batch_size": 10}
 
     class Still(probes.Walk):
