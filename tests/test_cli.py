@@ -7,6 +7,7 @@ import os
 import pty
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -381,6 +382,39 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Pat
         assert ours.read_bytes() == theirs.read_bytes(), name
     numbers = [json.loads(line)["training_iteration"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert numbers == list(range(1, last + 1))
+
+
+def test_a_disk_that_takes_no_more(tmp_path: Path) -> None:
+    """The system refuses files beyond 30 KB, as a full disk would: the second of a checkpoint's files does not fit."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+    arguments = [
+        "--env",
+        "CartPole-v1",
+        *SMALL,
+        "--stop",
+        "training_iteration=3",
+        "--config",
+        "model.fcnet_hiddens=[48]",
+    ]
+    running = start(tmp_path, *arguments, preexec_fn=limited)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    folder = only_run(tmp_path)
+    running = start(tmp_path, *arguments[:-1], "model.fcnet_hiddens=[64, 64]", "--name", "large", preexec_fn=limited)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 2
+    assert re.search(
+        r"^outplay: the checkpoint .*checkpoint_000003 could not be written: File too large$", err, re.MULTILINE
+    )
+    assert "Traceback" not in err
+    (failed,) = (tmp_path / "results" / "large").glob("*")
+    assert not list((failed / "checkpoints").iterdir())
+    assert len((failed / "metrics.jsonl").read_text().splitlines()) == 3
+    assert json.loads((failed / "status.json").read_text())["state"] == "failed"
+    assert checkpoints_in(folder / "checkpoints")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
