@@ -346,7 +346,9 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("case", KILLED)
+@pytest.mark.parametrize(
+    "case", [case if case != "whole episodes" else pytest.param(case, marks=pytest.mark.slow) for case in KILLED]
+)
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, case: str) -> None:
     """kill -9, again and again; each time it goes on from a checkpoint and not from the start."""
     last = 60

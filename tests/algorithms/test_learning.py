@@ -15,7 +15,7 @@ ALGORITHMS = [PG, A2C, PPO]
 QUICK: dict[type[Algorithm], dict[str, Any]] = {
     PG: {"train_batch_size": 128, "lr": 1e-2},
     A2C: {"train_batch_size": 128, "lr": 1e-2, "entropy_coeff": 0.0},
-    PPO: {"train_batch_size": 128, "lr": 3e-3, "sgd_minibatch_size": 64},
+    PPO: {"train_batch_size": 128, "lr": 5e-3, "sgd_minibatch_size": 64, "num_sgd_iter": 4},
 }
 
 

@@ -36,14 +36,18 @@ def alone() -> dict[str, Any]:
     return {case: train(case, 0) for case in CASES}
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("num_workers", [1, 2, 4])
+# All numbers of workers for one case, one number for the others; `make test-all` runs them all.
+PLACEMENTS = [
+    pytest.param(case, n, marks=[] if case == "Python" or n == 2 else [pytest.mark.slow])
+    for case in CASES
+    for n in (1, 2, 4)
+]
+
+
+@pytest.mark.parametrize(("case", "num_workers"), PLACEMENTS)
 def test_workers_do_not_change_the_result(engine: str, case: str, num_workers: int, alone: dict[str, Any]) -> None:
-    if engine == "ray" and (case, num_workers) not in {
-        ("native, whole stream", 2),
-        *(("Python", n) for n in (1, 2, 4)),
-    }:
-        pytest.skip("workers on Ray start slowly: all numbers of them for one case, one number for another")
+    if engine == "ray" and case != "Python":
+        pytest.skip("workers on Ray start slowly: one case for all numbers of them")
     weights, returns, done = train(case, num_workers)
     assert weights == alone[case][0]
     assert np.array_equal(returns, alone[case][1], equal_nan=True)

@@ -44,7 +44,10 @@ def test_rllibs_num_envs_per_worker(process_engine: None, caplog: pytest.LogCapt
     assert "the result of this run depends on num_workers" in caplog.text
 
 
-@pytest.mark.parametrize("case", ["native, whole stream", "Python", "whole episodes"])
+@pytest.mark.parametrize(
+    "case",
+    ["Python", *(pytest.param(case, marks=pytest.mark.slow) for case in ("native, whole stream", "whole episodes"))],
+)
 def test_a_worker_that_dies_is_replaced_and_the_result_is_the_same(
     process_engine: None, case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
