@@ -187,11 +187,11 @@ class Leaky(probes.Walk):
     def step(self, action: Any) -> Any:
         self.worn = getattr(self, "worn", 0) + 1
         observation, *rest = super().step(action)
-        return observation + np.float32(self.worn > 2100), *rest
+        return observation + np.float32(self.worn > 1100), *rest
 
 
 def test_what_was_rebuilt_wrongly_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = {**SMALL, "env_config": {"length": 10_000}, "train_batch_size": 6 * 2200}
+    config = {**SMALL, "env_config": {"length": 10_000}, "train_batch_size": 6 * 1150}
     with PPO(env=Leaky, config=config) as trainer:
         trainer.train()
         path = trainer.save(tmp_path)

@@ -185,6 +185,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_node_that_is_removed_costs_time_not_data(
     cluster: Any, tmp_path: Path, run_script: Callable[..., Any]
