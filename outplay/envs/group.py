@@ -155,6 +155,8 @@ class EnvGroup:
         for steps in range(longest, 0, -1):
             if steps < longest and len(beginning := np.flatnonzero(left == steps)):
                 self._reset(beginning, state.tasks)
+            if not (left >= steps).any():
+                continue
             template = next(log for log in logs if len(log) >= steps)[0]
             actions = np.stack([log[len(log) - steps] if len(log) >= steps else template for log in logs])
             self._observations, _, terminated, truncated = self.vector.step(actions, left >= steps)

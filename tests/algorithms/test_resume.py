@@ -214,6 +214,35 @@ def test_an_environment_that_is_not_deterministic_is_found(tmp_path: Path, caplo
         assert again.train()["training_iteration"] == 2
 
 
+class Impatient(probes.Walk):
+    """Refuses to go on after its end, and ends when it likes: never where it ended before."""
+
+    lives = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.left = int(self.lives.integers(5, 200))
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        assert self.left > 0, "stepped after its end"
+        self.left -= 1
+        observation, reward, terminated, _, info = super().step(action)
+        self.left *= not terminated
+        return observation, reward, terminated, self.left == 0 and not terminated, info
+
+
+def test_what_does_not_repeat_itself_goes_on_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with PPO(env=Impatient, config=SMALL) as trainer:
+        for _ in range(3):
+            trainer.train()
+        path = trainer.save(tmp_path)
+    for _ in range(5):
+        with PPO(env=Impatient, config=SMALL) as again:
+            again.restore(path)
+            assert again.train()["training_iteration"] == 4
+    assert "could not be rebuilt as they were" in caplog.text
+
+
 def test_an_episode_that_is_too_long_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
