@@ -111,7 +111,8 @@ def test_weights_go_there_and_back() -> None:
     assert third.version == 5
     assert all(torch.equal(a, b) for a, b in zip(one.parameters, third.parameters, strict=True))
     with pytest.raises(CheckpointError, match="of another network"):
-        Policy(space, spaces.Discrete(3), ModelConfig(), seed=0).set_weights(one.get_weights())
+        (wrong := Policy(space, spaces.Discrete(3), ModelConfig(), seed=0)).set_weights(one.get_weights())
+    assert wrong.flat.equal(Policy(space, spaces.Discrete(3), ModelConfig(), seed=0).flat)  # nothing was taken
 
 
 def test_scaling_by_hand() -> None:

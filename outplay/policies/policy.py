@@ -113,14 +113,15 @@ class Policy:
         if set(weights) != set(own):
             wrong = sorted(set(weights) ^ set(own))[0]
             raise CheckpointError(f"these weights are of another network: they differ in {wrong!r}")
+        values = {name: torch.as_tensor(np.array(array)) for name, array in weights.items()}
+        for name, p in own.items():  # all of them before the first is taken
+            if values[name].shape != p.shape:
+                raise CheckpointError(
+                    f"these weights are of another network: {name!r} is {tuple(values[name].shape)}, here {tuple(p.shape)}"
+                )
         with torch.no_grad():
             for name, p in own.items():
-                value = torch.as_tensor(np.array(weights[name]))
-                if value.shape != p.shape:
-                    raise CheckpointError(
-                        f"these weights are of another network: {name!r} is {tuple(value.shape)}, here {tuple(p.shape)}"
-                    )
-                p.copy_(value)
+                p.copy_(values[name])
 
     def snapshot(self, version: int) -> Weights:
         return Weights(version, self.flat.detach().cpu().numpy().copy())
