@@ -117,7 +117,8 @@ class Policy:
         for name, p in own.items():  # all of them before the first is taken
             if values[name].shape != p.shape:
                 raise CheckpointError(
-                    f"these weights are of another network: {name!r} is {tuple(values[name].shape)}, here {tuple(p.shape)}"
+                    f"these weights are of another network: {name!r} has shape {tuple(values[name].shape)}, "
+                    f"here {tuple(p.shape)}"
                 )
         with torch.no_grad():
             for name, p in own.items():
