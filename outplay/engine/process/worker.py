@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -71,6 +72,11 @@ class Worker:
             self.leaving = True
         else:
             self.engine.post.send(HUB, ("stay",))
+
+    def let_go(self) -> None:
+        """Drop what the user's code made, while there is still a whole interpreter for it to end in."""
+        self.instance, self.values = None, ReusableValues()
+        gc.collect()
 
     def run(self) -> None:
         while True:
@@ -242,6 +248,7 @@ def main(settings: dict[str, Any]) -> None:
     worker = Worker(engine)
     engine.post.send(HUB, ("ready", os.getpid()))
     worker.run()
+    worker.let_go()
     engine.entries.flush_dropped()
     engine.post.flush()
     # Threads that the user's code left running would keep the process, and what it holds, for ever.
