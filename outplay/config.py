@@ -87,6 +87,11 @@ class ModelConfig(Settings):
     conv_filters: Annotated[list[tuple[Positive, Positive, Positive]] | None, BeforeValidator(_square)] = Field(
         None, description="Convolutions as [filters, kernel, stride] each; unless given, chosen by the image's size."
     )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Of convolutions and hidden layers; outputs and weights stay float32. bfloat16 is faster on some "
+        "chips.",
+    )
     vf_share_layers: bool | None = Field(
         None, description="Whether policy and value share all layers but the last; unless given, only for images."
     )
@@ -140,9 +145,14 @@ class AlgorithmConfig(Settings):
         "skip of 4, no-op starts); env_config then holds the arguments of AtariVectorEnv.",
     )
     normalize_observations: bool = Field(
-        False, description="Shift and scale vectors by the mean and deviation seen so far, updated once per iteration."
+        False,
+        description="Shift and scale observations by the mean and deviation seen so far (of images: their mean, one "
+        "deviation), updated once per iteration.",
     )
     reward_scale: float = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
+    cut_returns_at_rewards: bool = Field(
+        False, description="Returns end at every reward, as if it ended the episode: for games that are won by points."
+    )
     clip_rewards: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Scaled rewards are cut to at most this, either way, before they are learned from."
     )

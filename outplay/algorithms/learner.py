@@ -21,6 +21,7 @@ from outplay.spaces import Leaves
 from outplay.streams import stream
 
 Array = np.ndarray
+_MOST_IMAGES = 128
 C = TypeVar("C", bound=AlgorithmConfig)
 
 
@@ -87,6 +88,18 @@ class Learner(Generic[C]):
         limit = self.config.clip_rewards
         return scaled if limit is None else scaled.clip(-limit, limit)
 
+    def over(self, batch: Batch) -> Array:
+        """Where nothing that comes later counts: at a termination, and at rewards if returns are cut there."""
+        if not self.config.cut_returns_at_rewards:
+            return batch.terminated
+        over: Array = batch.terminated | (batch.rewards != 0)
+        return over
+
+    def ended(self, batch: Batch) -> Array:
+        """Where returns end: there, and where an episode was truncated."""
+        ends: Array = self.over(batch) | batch.truncated
+        return ends
+
     def tensors(self, observations: Leaves) -> tuple[Tensor, ...]:
         return tuple(self.tensor(leaf) for leaf in observations)
 
@@ -110,15 +123,16 @@ class Learner(Generic[C]):
         else:
             flat = tuple(leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observations)
             values = self.values_of(flat).reshape(shape)
+        over = self.over(batch)
         following = returns.next_values(
             values,
             self.values_of(batch.last_observations),
-            batch.terminated,
+            over,
             self.values_of(batch.final_observations),
             batch.final_steps,
             batch.final_lanes,
         )
-        rewards, ended = self.rewards(batch), batch.terminated | batch.truncated
+        rewards, ended = self.rewards(batch), self.ended(batch)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told by the optimizer, in words
             advantages = returns.gae(rewards, values, following, ended, self.config.gamma, lambda_ if use_gae else 1.0)
         return Estimates(values, advantages, advantages + values)
@@ -176,10 +190,14 @@ class Learner(Generic[C]):
     @torch.no_grad()
     def normalise_observations(self, batch: Batch) -> None:
         for i, moments in self.moments.items():
-            moments.update(batch.rows(batch.observations[i]))
+            rows = batch.rows(batch.observations[i])
+            is_image = self.policy.leaves[i].is_image
+            # Images are large and much alike: some of them will do.
+            moments.update(rows[:: -(-len(rows) // _MOST_IMAGES)] if is_image else rows)
+            variance = moments.variance.mean() if is_image else moments.variance
             mean, scale = getattr(self.model, f"observation_mean_{i}"), getattr(self.model, f"observation_scale_{i}")
             mean.copy_(torch.from_numpy(moments.mean))
-            scale.copy_(torch.from_numpy(1.0 / np.sqrt(moments.variance + 1e-8)))
+            scale.copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))
 
     # Saving.
 

@@ -29,7 +29,7 @@ class PGLearner(Learner[PGConfig]):
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
         """One step down −log π(a) G, averaged over the batch; G is the discounted sum of the rewards to come."""
         config = self.config
-        ended = batch.terminated | batch.truncated
+        ended = self.ended(batch)
         seen = returns.discounted_returns(self.rewards(batch), ended, config.gamma)
         rows = self.rows(batch, Estimates(np.zeros_like(seen), seen, seen), config.normalize_advantages)
         lr = self.lr(timesteps)

@@ -125,7 +125,7 @@ class PPOLearner(Learner[PPOConfig]):
 
     def _returns(self, batch: Batch) -> Estimates:
         """Without a critic: the rewards to come, as far as they were seen."""
-        ended = batch.terminated | batch.truncated
+        ended = self.ended(batch)
         seen = returns.discounted_returns(self.rewards(batch), ended, self.config.gamma)
         return Estimates(np.zeros_like(seen), seen, seen)
 

@@ -22,7 +22,10 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 _LARGE_IMAGE = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
 _SMALL_IMAGE = [(16, 3, 1), (32, 3, 1)]
 _LARGE = 36
-_FURTHEST = 10.0  # a normalised observation is cut there
+_FURTHEST = 10.0  # a normalised number is cut there
+
+Normaliser = tuple[Tensor, Tensor]  # what is subtracted, and what is multiplied by then
+Normalisers = list[Normaliser | None]  # one for each leaf
 
 
 class Encoder(nn.Module):
@@ -37,29 +40,43 @@ class Encoder(nn.Module):
             for i, leaf in enumerate(leaf for leaf in leaves if leaf.is_image)
         ) + sum(_flat_features(leaf) for leaf in leaves if not leaf.is_image)
 
-    def forward(self, observations: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, observations: tuple[Tensor, ...], normalisers: Normalisers, dtype: torch.dtype) -> Tensor:
         convolutions = iter(self.convolutions)
         parts = [
-            next(convolutions)(_as_image(x, leaf)).flatten(1) if leaf.is_image else _as_features(x, leaf)
-            for x, leaf in zip(observations, self.leaves, strict=True)
+            next(convolutions)(_as_image(x, leaf, normaliser, dtype)).flatten(1)
+            if leaf.is_image
+            else _as_features(x, leaf, normaliser)
+            for x, leaf, normaliser in zip(observations, self.leaves, normalisers, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def _as_image(x: Tensor, leaf: Leaf) -> Tensor:
-    """(B, C, H, W) in [0, 1]. Channels lie last in memory: convolutions on CPUs are faster so."""
+def _as_image(x: Tensor, leaf: Leaf, normaliser: Normaliser | None, dtype: torch.dtype) -> Tensor:
+    """(B, C, H, W), in [0, 1] or normalised. Channels lie last in memory: convolutions on CPUs are faster so."""
+    image = _arranged(x, leaf).to(dtype, memory_format=torch.channels_last)
+    if normaliser is None:
+        return image.div_(255.0)
+    mean, scale = normaliser
+    # Laid out like the images, or the subtraction takes ten times as long.
+    mean = _arranged(mean[None], leaf).to(dtype).contiguous(memory_format=torch.channels_last)
+    return image.sub_(mean).mul_(scale.to(dtype))
+
+
+def _arranged(x: Tensor, leaf: Leaf) -> Tensor:
+    """Images of any layout as (B, C, H, W)."""
     shape = leaf.shape
     if len(shape) == 2:
-        x = x.unsqueeze(1)
-    elif len(shape) == 4:  # stacked frames with channels last
-        x = x.permute(0, 1, 4, 2, 3).flatten(1, 2)
-    elif shape[-1] < shape[0]:
-        x = x.permute(0, 3, 1, 2)
-    return x.to(torch.float32, memory_format=torch.channels_last).div_(255.0)
+        return x.unsqueeze(1)
+    if len(shape) == 4:  # stacked frames with channels last
+        return x.permute(0, 1, 4, 2, 3).flatten(1, 2)
+    return x.permute(0, 3, 1, 2) if shape[-1] < shape[0] else x
 
 
-def _as_features(x: Tensor, leaf: Leaf) -> Tensor:
+def _as_features(x: Tensor, leaf: Leaf, normaliser: Normaliser | None) -> Tensor:
     space = leaf.space
+    if normaliser is not None:
+        mean, scale = normaliser
+        x = ((x - mean) * scale).clamp(-_FURTHEST, _FURTHEST)
     if isinstance(space, spaces.Discrete):
         # Clamped: what is out of range is told with the environment's name when the Fragment is whole.
         return nn.functional.one_hot((x.long() - int(space.start)).clamp(0, int(space.n) - 1), int(space.n)).float()
@@ -82,7 +99,7 @@ def _flat_features(leaf: Leaf) -> int:
 
 
 def _convolutions(leaf: Leaf, filters: list[tuple[int, int, int]] | None) -> nn.Sequential:
-    example = _as_image(torch.zeros(1, *leaf.shape, dtype=torch.uint8), leaf)
+    example = _as_image(torch.zeros(1, *leaf.shape, dtype=torch.uint8), leaf, None, torch.float32)
     chosen = filters or (_LARGE_IMAGE if min(example.shape[-2:]) >= _LARGE else _SMALL_IMAGE)
     channels, layers = example.shape[1], []
     for out, kernel, stride in chosen:
@@ -92,7 +109,7 @@ def _convolutions(leaf: Leaf, filters: list[tuple[int, int, int]] | None) -> nn.
 
 
 def _conv_features(layers: nn.Module, leaf: Leaf) -> int:
-    example = _as_image(torch.zeros(1, *leaf.shape, dtype=torch.uint8), leaf)
+    example = _as_image(torch.zeros(1, *leaf.shape, dtype=torch.uint8), leaf, None, torch.float32)
     try:
         with torch.no_grad():
             return int(layers(example).numel())
@@ -147,10 +164,11 @@ class ActorCritic(nn.Module):
         for i, leaf in enumerate(leaves):
             if is_normalisable(leaf):
                 self.register_buffer(f"observation_mean_{i}", torch.zeros(leaf.shape))
-                self.register_buffer(f"observation_scale_{i}", torch.ones(leaf.shape))
+                self.register_buffer(f"observation_scale_{i}", torch.ones(() if leaf.is_image else leaf.shape))
         self.register_buffer("value_mean", torch.zeros(()))
         self.register_buffer("value_scale", torch.ones(()))
         self.normalises = False
+        self.autocasts = model.precision == "bfloat16"
         self._initialise(generator)
 
     def _initialise(self, generator: torch.Generator) -> None:
@@ -170,17 +188,25 @@ class ActorCritic(nn.Module):
                     if module.bias is not None:
                         module.bias.zero_()
 
-    def _prepared(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _normalisers(self) -> Normalisers:
+        """(mean, scale) of each leaf that is normalised."""
         if not self.normalises:
-            return observations
-        return tuple(
-            ((x - getattr(self, f"observation_mean_{i}")) * getattr(self, f"observation_scale_{i}")).clamp(
-                -_FURTHEST, _FURTHEST
-            )
+            return [None] * len(self.leaves)
+        return [
+            (getattr(self, f"observation_mean_{i}"), getattr(self, f"observation_scale_{i}"))
             if is_normalisable(leaf)
-            else x
-            for i, (x, leaf) in enumerate(zip(observations, self.leaves, strict=True))
-        )
+            else None
+            for i, leaf in enumerate(self.leaves)
+        ]
+
+    def _features(self, encoder: nn.Module, hidden: nn.Module, observations: tuple[Tensor, ...]) -> Tensor:
+        """The last hidden layer. Lower precision ends there: outputs are computed in float32."""
+        normalisers = self._normalisers()
+        if not self.autocasts:
+            return hidden(encoder(observations, normalisers, torch.float32))  # type: ignore[no-any-return]
+        with torch.autocast(observations[0].device.type, torch.bfloat16):
+            features: Tensor = hidden(encoder(observations, normalisers, torch.bfloat16))
+        return features.float()
 
     def _params(self, hidden: Tensor) -> Tensor:
         params: Tensor = self.policy_head(hidden)
@@ -188,15 +214,14 @@ class ActorCritic(nn.Module):
 
     def policy(self, observations: tuple[Tensor, ...]) -> Tensor:
         """The parameters of the action distribution, (B, P)."""
-        return self._params(self.hidden(self.encoder(self._prepared(observations))))
+        return self._params(self._features(self.encoder, self.hidden, observations))
 
     def normalised_value(self, observations: tuple[Tensor, ...]) -> Tensor:
         """The value as the network says it, (B,): `value()` without the normaliser."""
-        observations = self._prepared(observations)
         if self.shares_layers:
-            hidden = self.hidden(self.encoder(observations))
+            hidden = self._features(self.encoder, self.hidden, observations)
         else:
-            hidden = self.value_hidden(self.value_encoder(observations))
+            hidden = self._features(self.value_encoder, self.value_hidden, observations)
         return self.value_head(hidden).squeeze(-1)  # type: ignore[no-any-return]
 
     def value(self, observations: tuple[Tensor, ...]) -> Tensor:
@@ -213,7 +238,7 @@ class ActorCritic(nn.Module):
         """`policy()` and `normalised_value()` of the same observations, through shared layers once."""
         if not self.shares_layers:
             return self.policy(observations), self.normalised_value(observations)
-        hidden = self.hidden(self.encoder(self._prepared(observations)))
+        hidden = self._features(self.encoder, self.hidden, observations)
         return self._params(hidden), self.value_head(hidden).squeeze(-1)
 
     @property
@@ -236,4 +261,4 @@ class ActorCritic(nn.Module):
 
 
 def is_normalisable(leaf: Leaf) -> bool:
-    return isinstance(leaf.space, spaces.Box) and not leaf.is_image
+    return isinstance(leaf.space, spaces.Box)

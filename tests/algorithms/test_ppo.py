@@ -207,6 +207,53 @@ def test_rewards_are_scaled_then_clipped() -> None:
     assert learner(reward_scale=2.0).rewards(batch).tolist() == [[2.0, -6.0, pytest.approx(0.2), 0.0]]
 
 
+def test_cut_returns_at_rewards() -> None:
+    """Two lanes, γ = 0.5, λ = 1, no value: 0, 1, 0, −1, 0 gives ½, 1, −½, −1, 0 and not more."""
+    config = {"num_workers": 0, "num_envs": 4, "num_env_groups": 1, "train_batch_size": 20, "gamma": 0.5}
+    with PPO(env=probes.Walk, config={**config, "cut_returns_at_rewards": True}) as trainer:
+        batch = join(trainer._collect())
+        batch.rewards = np.zeros((5, 4), np.float32)
+        batch.rewards[:, 0] = [0, 1, 0, -1, 0]
+        batch.terminated, batch.truncated = np.zeros((2, 5, 4), bool)
+        batch.final_steps = batch.final_lanes = np.zeros(0, int)
+        batch.final_observations = (np.zeros((0, 2), np.float32),)
+        ppo = trainer.learner
+        with torch.no_grad():
+            ppo.model.value_head.weight.zero_()
+            ppo.model.value_head.bias.zero_()
+        assert ppo.estimates(batch, 1.0).targets[:, 0].tolist() == [0.5, 1.0, -0.5, -1.0, 0.0]
+        assert ppo._returns(batch).targets[:, 0].tolist() == [0.5, 1.0, -0.5, -1.0, 0.0]
+    uncut = learner(**{k: v for k, v in config.items() if k == "gamma"})
+    assert uncut._returns(batch).targets[:, 0].tolist() == [0.375, 0.75, -0.5, -1.0, 0.0]
+
+
+def test_images_are_normalised_by_their_mean_and_one_deviation() -> None:
+    config = {
+        "num_workers": 0, "num_envs": 2, "train_batch_size": 16, "normalize_observations": True, "num_sgd_iter": 1,
+        "model": {"conv_filters": [[4, 8, 8]], "fcnet_hiddens": [8]},
+    }  # fmt: skip
+    with PPO(env="ALE/Pong-v5", config=config) as trainer:
+        images = join(trainer._collect()).observations[0].reshape(-1, 4, 84, 84).astype(np.float64)
+    with PPO(env="ALE/Pong-v5", config=config) as trainer:
+        trainer.train()
+        model = trainer.policy.model
+        assert model.observation_mean_0.numpy() == pytest.approx(images.mean(0), abs=1e-3)
+        assert model.observation_scale_0.item() == pytest.approx(images.var(0).mean() ** -0.5, rel=1e-4)
+
+
+def test_lower_precision_changes_little_and_outputs_stay_float32() -> None:
+    """Convolutions and hidden layers in bfloat16: the same policy, to about three digits."""
+    params = {}
+    for precision in ("float32", "bfloat16"):
+        with PPO(env="ALE/Pong-v5", config={"num_workers": 0, "model": {"precision": precision}}) as trainer:
+            images = np.random.default_rng(0).integers(0, 255, (4, 4, 84, 84), np.uint8)
+            _, _, extras = trainer.policy.act((images,), {}, False, np.random.default_rng(0))
+            params[precision] = extras["dist"]
+            assert extras["dist"].dtype == extras["value"].dtype == np.float32
+    assert params["bfloat16"] == pytest.approx(params["float32"], abs=2e-3)
+    assert not np.array_equal(params["bfloat16"], params["float32"])
+
+
 def test_observation_statistics_change_once_per_iteration_and_not_in_evaluation() -> None:
     with PPO(
         env=probes.Walk,

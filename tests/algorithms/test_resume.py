@@ -108,7 +108,9 @@ def test_an_iteration_that_fails_can_be_tried_again() -> None:
 def test_atari_is_rebuilt_from_its_actions(tmp_path: Path) -> None:
     config = {
         "num_envs": 2, "num_env_groups": 1, "num_workers": 0, "train_batch_size": 40, "num_sgd_iter": 1,
-        "learner_threads": 1, "model": {"conv_filters": [[8, 8, 4], [8, 4, 2]], "fcnet_hiddens": [16]},
+        "learner_threads": 1,
+        "model": {"conv_filters": [[8, 8, 4], [8, 4, 2]], "fcnet_hiddens": [16], "precision": "bfloat16"},
+        "normalize_observations": True,
         "max_episode_steps": 70,
     }  # fmt: skip
     with PPO(env="ALE/Pong-v5", config=config) as whole:

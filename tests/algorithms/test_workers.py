@@ -18,7 +18,8 @@ from tests.algorithms.test_placement import CASES, SMALL, train
 def test_atari_is_the_same_with_any_number_of_workers(process_engine: None) -> None:
     config = {
         "num_envs": 4, "train_batch_size": 64, "num_sgd_iter": 1, "sgd_minibatch_size": 64, "learner_threads": 1,
-        "model": {"conv_filters": [[8, 8, 4], [8, 4, 2]], "fcnet_hiddens": [16]},
+        "model": {"conv_filters": [[8, 8, 4], [8, 4, 2]], "fcnet_hiddens": [16], "precision": "bfloat16"},
+        "normalize_observations": True,
     }  # fmt: skip
     found = set()
     for num_workers in (0, 2):
