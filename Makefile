@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test test-all lint format bench docs clean
+.PHONY: help setup test test-all lint format pong bench docs clean
 
 help:
 	@echo "make setup     a virtual environment in $(VENV) with everything, development tools included"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make lint      lint and types alone"
 	@echo "make format    let ruff format the code"
+	@echo "make pong      learn to play Pong, and record a game"
 	@echo "make bench     the benchmarks: the engine against Ray, CartPole against other libraries"
 	@echo "make docs      write docs/configuration.md anew"
 	@echo "make clean     remove the virtual environment and all caches"
@@ -40,6 +41,9 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pong: setup
+	$(BIN)/outplay train pong
 
 bench: setup
 	$(BIN)/python benchmarks/engine.py

@@ -49,6 +49,12 @@ class Experiment(Settings):
     env: Any = Field(None, description="The environment; the same as `env` in `config`.")
     run: str = Field("PPO", description="The algorithm: PG, A2C or PPO.")
     stop: dict[str, FiniteFloat] = Field({}, description="The run ends when any of these metrics reaches its value.")
+    confirm: bool = Field(
+        False,
+        description="A condition on episode_return_mean must hold in an evaluation too (evaluation_duration fresh "
+        "episodes) before it stops the run; it is looked at every 5 iterations.",
+    )
+    video_at_end: bool = Field(False, description="Record a video of one episode when the run ends.")
     checkpoint_freq: Annotated[int, Field(ge=0)] = Field(0, description="Save every so many iterations; 0: do not.")
     checkpoint_at_end: bool = Field(True, description="Save when the run ends.")
     keep_checkpoints: Positive | None = Field(

@@ -22,9 +22,12 @@ from outplay.errors import CheckpointError, ConfigError, EnvError, OutplayError,
 from outplay.experiments import Experiment, load_file
 from outplay.results import find_run, is_alive, new_run_folder
 from outplay.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics, replace_file
+from outplay.video import record_video
 
 log = logging.getLogger("outplay")
 
+_CONFIRMED = "episode_return_mean"
+_CONFIRM_EVERY = 5  # iterations
 _HEARTBEAT = 1.0  # seconds between two writings of status.json
 
 
@@ -42,6 +45,7 @@ class Run:
         self.checkpoints = folder / "checkpoints"
         self.resumed_from: int | None = None
         self.stop_reason = ""
+        self.video: Path | None = None
         self._stop_requested = ""
         self._saved_at = -1
         self._best: tuple[float, int] | None = None
@@ -125,7 +129,7 @@ class Run:
             while not (reason := self._reason_to_stop(last)):
                 last = self.algorithm.train()
                 requests = self._requests()
-                if "evaluate" in requests:
+                if "evaluate" in requests or self._is_to_be_confirmed(last):
                     last["evaluation"] = self.algorithm.evaluate()
                 for sink in sinks:
                     sink.write(last)
@@ -135,6 +139,9 @@ class Run:
             self.stop_reason = reason
             if self.experiment.checkpoint_at_end or self._stop_requested:
                 self.save()
+            if self.experiment.video_at_end and not self._stop_requested:
+                self.video = self.folder / "videos" / f"{name_of(self.algorithm.iteration)}.mp4"
+                record_video(self.algorithm.env_spec, self.algorithm.policy, self.video, self.algorithm.config.seed)
             self._beat("stopped" if self._stop_requested else "finished", last, force=True)
         except OutplayError as error:
             self._after_failure(last, error)
@@ -171,9 +178,19 @@ class Run:
                     raise ConfigError(f"stop: there is no metric {name!r}{nearest(name, figures)}")
                 continue
             value = figures[name]
+            if name == _CONFIRMED and self.experiment.confirm:
+                confirmation = figures.get(f"evaluation/{name}")
+                value = None if value is None or confirmation is None else min(value, confirmation)
             if value is not None and value >= threshold:
                 return f"{name} reached {threshold:g}"
         return ""
+
+    def _is_to_be_confirmed(self, last: dict[str, Any]) -> bool:
+        """Whether an evaluation is to show that the return is real. By iterations, so that a resumed run ends alike."""
+        threshold = self.experiment.stop.get(_CONFIRMED)
+        if not self.experiment.confirm or threshold is None or self.algorithm.iteration % _CONFIRM_EVERY:
+            return False
+        return bool(last[_CONFIRMED] >= threshold and "evaluation" not in last)
 
     def save(self) -> Path:
         """A checkpoint of this iteration, if there is none yet."""

@@ -116,6 +116,21 @@ def test_evaluation_is_in_the_metrics_and_can_stop_the_run(tmp_path: Path) -> No
     assert second["evaluation"]["episodes"] == 3
 
 
+def test_a_return_that_is_to_be_confirmed(tmp_path: Path) -> None:
+    """Training has reached it long before an evaluation says so: it is asked every fifth iteration, and counts then."""
+    config = {"evaluation_duration": 3, "train_batch_size": 400, "num_sgd_iter": 10, "metrics_num_episodes": 10}
+    run = make(tmp_path, stop={"episode_return_mean": 30}, confirm=True, video_at_end=True, config=config)
+    assert run.train() == "episode_return_mean reached 30"
+    found = lines(run)
+    assert found[-1]["training_iteration"] % 5 == 0
+    assert min(found[-1]["episode_return_mean"], found[-1]["evaluation"]["episode_return_mean"]) >= 30
+    for line in found[:-1]:
+        asked = line["training_iteration"] % 5 == 0 and (line["episode_return_mean"] or 0) >= 30
+        assert ("evaluation" in line) == asked
+    assert run.video is not None
+    assert run.video.stat().st_size > 1000
+
+
 def test_keep_checkpoints_keeps_the_last_and_the_best(tmp_path: Path) -> None:
     run = make(tmp_path, checkpoint_freq=1, keep_checkpoints=2, stop={"training_iteration": 12})
     run.train()

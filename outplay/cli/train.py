@@ -227,6 +227,9 @@ def _train(make: Any, as_json: bool) -> bool:
         reason = run.train(show)
     if not as_json:
         typer.echo(f"{reason}; the run is in {run.folder}")
+        if run.video is not None:
+            typer.echo(f"a video of a game: {run.video}")
+            return not run.is_stopping
         typer.echo(f"watch it: outplay evaluate {_as_typed(run)} --video game.mp4")
     return not run.is_stopping
 
