@@ -4,8 +4,6 @@ python examples/pong_actors.py --batch-size 10
 python examples/pong_actors.py --engine ray --address auto
 """
 
-import argparse
-
 import pong_policy
 
 import outplay
@@ -22,12 +20,7 @@ class PongEnv:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=["inline", "process", "ray"], default="process")
-    parser.add_argument("--address", help='of a Ray cluster: "auto" or "host:port"')
-    parser.add_argument("--batch-size", type=int, default=10, help="games per update, and actors")
-    parser.add_argument("--batches", type=int, default=1_000_000, help="updates")
-    args = parser.parse_args()
+    args = pong_policy.arguments(__doc__)
     outplay.init(args.engine, address=args.address)
     actors = [PongEnv.remote() for _ in range(args.batch_size)]
 

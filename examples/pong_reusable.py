@@ -4,8 +4,6 @@ python examples/pong_reusable.py
 python examples/pong_reusable.py --engine ray --address auto
 """
 
-import argparse
-
 import pong_policy
 
 import outplay
@@ -27,12 +25,7 @@ def compute_gradient(model: pong_policy.Model, seed: int) -> tuple[pong_policy.M
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=["inline", "process", "ray"], default="process")
-    parser.add_argument("--address", help='of a Ray cluster: "auto" or "host:port"')
-    parser.add_argument("--batch-size", type=int, default=10, help="games per update")
-    parser.add_argument("--batches", type=int, default=1_000_000, help="updates")
-    args = parser.parse_args()
+    args = pong_policy.arguments(__doc__)
     outplay.init(args.engine, address=args.address)
 
     def play(model: pong_policy.Model, batch: int) -> list:
