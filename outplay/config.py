@@ -92,6 +92,17 @@ class ModelConfig(Settings):
         description="Of convolutions and hidden layers; outputs and weights stay float32. bfloat16 is faster on some "
         "chips.",
     )
+    use_bias: bool = Field(True, description="Whether layers add a bias.")
+    initializer: Literal["orthogonal", "normal"] = Field(
+        "orthogonal",
+        description="The first weights: orthogonal with small outputs, as is usual for PPO; or normal with deviation "
+        "1/√n for n inputs.",
+    )
+    sparse_inputs: bool = Field(
+        False,
+        description="The first layer reads only what is not zero: for observations that are almost all zeros (no "
+        "images, no normalisation).",
+    )
     vf_share_layers: bool | None = Field(
         None, description="Whether policy and value share all layers but the last; unless given, only for images."
     )
@@ -229,6 +240,11 @@ class AlgorithmConfig(Settings):
         if self.rollout_fragment_length != "auto":
             return int(self.rollout_fragment_length)
         return -(-self.train_batch_size // self.total_envs)
+
+    @property
+    def least_steps(self) -> int:
+        """Fragments are collected until there are so many steps."""
+        return self.train_batch_size
 
 
 def at(schedule: Schedule | None, constant: float, step: int) -> float:

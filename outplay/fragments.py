@@ -5,7 +5,9 @@ Shapes: T steps, E lanes of one EnvGroup, N lanes of all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,12 +61,12 @@ class Fragment:
 class Batch:
     """The Fragments of one iteration, side by side in EnvGroup order: T steps × N lanes."""
 
-    observations: Leaves  # (T, N, …) each
     actions: Array
     rewards: Array
     terminated: Array
     truncated: Array
     valid: Array
+    episode_start: Array
     extras: dict[str, Array]
     last_observations: Leaves  # (N, …)
     final_observations: Leaves  # (K, …)
@@ -72,6 +74,20 @@ class Batch:
     final_lanes: Array
     all_valid: bool
     fragments: list[Fragment] = field(repr=False)
+
+    @cached_property
+    def observations(self) -> Leaves:
+        """(T, N, …) each. Put together when they are asked for, since they are large."""
+        leaves = range(len(self.fragments[0].observations))
+        return tuple(_concatenate([f.observations[i] for f in self.fragments], len(self.rewards)) for i in leaves)
+
+    def parts(self) -> Iterator[tuple[Fragment, slice]]:
+        """Each Fragment with its place among the lanes."""
+        lane = 0
+        for fragment in self.fragments:
+            lanes = fragment.rewards.shape[1]
+            yield fragment, slice(lane, lane + lanes)
+            lane += lanes
 
     @property
     def steps(self) -> int:
@@ -96,14 +112,12 @@ def join(fragments: list[Fragment]) -> Batch:
 
     valid = side_by_side("valid")
     return Batch(
-        observations=tuple(
-            _concatenate([f.observations[i] for f in fragments], steps) for i in range(len(fragments[0].observations))
-        ),
         actions=side_by_side("actions"),
         rewards=side_by_side("rewards"),
         terminated=side_by_side("terminated"),
         truncated=side_by_side("truncated"),
         valid=valid,
+        episode_start=side_by_side("episode_start"),
         extras={name: _concatenate([f.extras[name] for f in fragments], steps) for name in fragments[0].extras},
         last_observations=_stack([f.last_observations for f in fragments]),
         final_observations=_stack([f.final_observations for f in fragments]),

@@ -7,6 +7,7 @@ torch.optim, which takes more than a second to load its compiler, is not needed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class Optimizer:
         return self.apply(gradients, lr, grad_clip)
 
     @torch.no_grad()
-    def apply(self, gradients: tuple[Tensor, ...], lr: float, grad_clip: float | None = None) -> float:
+    def apply(self, gradients: Sequence[Tensor], lr: float, grad_clip: float | None = None) -> float:
         gradient = torch.cat([_flat(g) for g in gradients])
         norm = float(gradient.norm())
         if not math.isfinite(norm):

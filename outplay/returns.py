@@ -67,6 +67,25 @@ def gae(rewards: Array, values: Array, following: Array, ended: Array, gamma: fl
     return advantages
 
 
+def standardized_by_episode(values: Array, episode_start: Array, valid: Array) -> Array:
+    """Each episode's values (T, N) shifted and scaled to mean 0 and deviation 1 by themselves; 0 where not valid.
+
+    >>> starts = np.array([[True], [False], [True], [False]])
+    >>> standardized_by_episode(np.array([[1.], [3.], [5.], [9.]]), starts, np.ones((4, 1), bool)).ravel().round(3)
+    array([-1.,  1., -1.,  1.])
+    """
+    steps, lanes = values.shape
+    # Each lane counts its own episodes; one that began before the first step is number 0.
+    episode = (np.cumsum(episode_start, 0) + np.arange(lanes) * (steps + 1))[valid]
+    chosen = values[valid].astype(np.float64)
+    count = np.bincount(episode).clip(1)
+    centred = chosen - (np.bincount(episode, chosen) / count)[episode]
+    deviation = np.sqrt(np.bincount(episode, centred**2) / count)[episode]
+    scaled = np.zeros_like(values)
+    scaled[valid] = centred / (deviation + 1e-8)
+    return scaled
+
+
 def standardized(values: Array, valid: Array | None = None) -> Array:
     """Shifted and scaled to mean 0 and deviation 1, over the valid ones."""
     chosen = values if valid is None else values[valid]

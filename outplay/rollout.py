@@ -18,7 +18,7 @@ from outplay.engine import api as engine
 from outplay.engine.remote import ActorHandle, remote
 from outplay.engine.slots import count_cpus
 from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector
-from outplay.envs.group import LONGEST_EPISODE
+from outplay.envs.group import LONGEST_EPISODE, collect_together
 from outplay.errors import ActorDiedError, EnvError, OutplayError, RunError, TaskError
 from outplay.fragments import Fragment
 from outplay.policies import ActionScaling, Policy, Weights
@@ -96,7 +96,12 @@ class RolloutWorker:
         if weights is not None:
             self.policy.load(weights)
         self.groups = {
-            index: EnvGroup(make_vector(spec.env, spec.group_sizes[index], num_threads), index, spec.seed, state)
+            index: EnvGroup(
+                make_vector(spec.env, spec.group_sizes[index], num_threads, apart=spec.complete_episodes),
+                index,
+                spec.seed,
+                state,
+            )
             for index, state in states.items()
         }
         self._evaluation: dict[int, Vector] = {}
@@ -105,17 +110,18 @@ class RolloutWorker:
         """One Fragment from each EnvGroup, in order."""
         self.load(weights)
         spec = self.spec
-        fragments = []
-        with one_thread():
+        if task is not None:
             for group in self.groups.values():
-                if task is not None:
-                    group.set_task(task)
-                fragments.append(
-                    group.collect(
+                group.set_task(task)
+        with one_thread():
+            return collect_together(
+                [
+                    group.collecting(
                         self.policy, spec.fragment_length, spec.explore, weights.version, spec.complete_episodes
                     )
-                )
-        return fragments
+                    for group in self.groups.values()
+                ]
+            )
 
     def load(self, weights: Weights) -> None:
         if weights.version != self.policy.version:
@@ -133,7 +139,7 @@ class RolloutWorker:
         """Play this many episodes side by side, on seeds of their own; or stop after `most_steps` steps in all."""
         self.load(weights)
         if episodes not in self._evaluation:
-            self._evaluation[episodes] = make_vector(self.spec.env, episodes, self.num_threads)
+            self._evaluation[episodes] = make_vector(self.spec.env, episodes, self.num_threads, apart=True)
         with one_thread():
             vector = self._evaluation[episodes]
             return play_episodes(vector, self.policy, self.spec.seed, key, most_steps, explore, task)

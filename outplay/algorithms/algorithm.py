@@ -192,13 +192,13 @@ class Algorithm:
         return result
 
     def _collect(self) -> list[Fragment]:
-        """Fragments of `train_batch_size` steps or more, all from the present policy."""
+        """The Fragments of one iteration, all from the present policy."""
         weights = self._snapshot()
         before = self.workers.states
         fragments: list[Fragment] = []
         steps = 0
         try:
-            while steps < self.config.train_batch_size:
+            while steps < self.config.least_steps:
                 collected = self.workers.collect(weights)
                 self._look_at_rebuilding(collected)
                 fragments += collected

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
 
 from outplay import returns
 from outplay.algorithms.algorithm import Algorithm
-from outplay.algorithms.learner import Estimates, Learner
+from outplay.algorithms.learner import Learner
 from outplay.config import AlgorithmConfig, NotNegative, Positive
-from outplay.fragments import Batch
+from outplay.fragments import Batch, Fragment
 
 
 class PGConfig(AlgorithmConfig):
@@ -19,30 +21,73 @@ class PGConfig(AlgorithmConfig):
 
     lr: NotNegative = Field(4e-3, description="The learning rate.")
     train_batch_size: Positive = Field(1024, description="Steps per iteration; at least so many are collected.")
+    train_batch_episodes: Positive | None = Field(
+        None,
+        description="Whole episodes per iteration, one in each of as many environments; then train_batch_size and "
+        "num_envs are not used.",
+    )
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
         "complete_episodes", description="Cut Fragments at their length, or only where episodes end."
     )
-    normalize_advantages: bool = Field(True, description="Shift and scale returns to mean 0 and deviation 1.")
+    normalize_advantages: bool | Literal["episode"] = Field(
+        True, description="Shift and scale returns to mean 0 and deviation 1: all together, or each episode's."
+    )
+    sum_gradients: bool = Field(False, description="Add up the gradients of all steps; else average them.")
+
+    @model_validator(mode="after")
+    def _whole_episodes(self) -> Self:
+        if self.train_batch_episodes is not None and self.batch_mode != "complete_episodes":
+            raise ValueError("train_batch_episodes counts whole episodes; set batch_mode: complete_episodes")
+        return self
+
+    @property
+    def total_envs(self) -> int:
+        return super().total_envs if self.train_batch_episodes is None else self.train_batch_episodes
+
+    @property
+    def fragment_length(self) -> int:
+        return super().fragment_length if self.train_batch_episodes is None else 1
+
+    @property
+    def least_steps(self) -> int:
+        return super().least_steps if self.train_batch_episodes is None else 1
 
 
 class PGLearner(Learner[PGConfig]):
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
-        """One step down −log π(a) G, averaged over the batch; G is the discounted sum of the rewards to come."""
-        config = self.config
-        ended = self.ended(batch)
-        seen = returns.discounted_returns(self.rewards(batch), ended, config.gamma)
-        rows = self.rows(batch, Estimates(np.zeros_like(seen), seen, seen), config.normalize_advantages)
+        gradients, metrics = self.gradients(batch)
         lr = self.lr(timesteps)
+        norm = self.optimizer.apply(gradients, lr, self.config.grad_clip)
+        return {**metrics, "grad_norm": norm, "lr": lr}
 
-        params = self.model.policy(rows.observations)
-        loss = -(self.distribution.log_prob(params, rows.actions) * rows.advantages).mean()
-        norm = self.optimizer.step(loss, lr, config.grad_clip)
-        return {
-            "policy_loss": float(loss.detach()),
-            "entropy": float(self.distribution.entropy(params.detach()).mean()),
-            "grad_norm": norm,
-            "lr": lr,
-        }
+    def gradients(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
+        """Of −log π(a) G, averaged over the steps or added up; G is the discounted sum of the rewards to come."""
+        config = self.config
+        advantages = returns.discounted_returns(self.rewards(batch), self.ended(batch), config.gamma)
+        if config.normalize_advantages == "episode":
+            advantages = returns.standardized_by_episode(advantages, batch.episode_start, batch.valid)
+        elif config.normalize_advantages:
+            advantages = returns.standardized(advantages, batch.valid)
+        weight = 1.0 if config.sum_gradients else 1.0 / batch.steps
+        total = [torch.zeros_like(parameter) for parameter in self.policy.parameters]
+        losses, entropies = 0.0, 0.0
+        for fragment, lanes in batch.parts():  # one after the other, since observations may be large
+            loss, entropy = self._sums(fragment, advantages[: len(fragment.rewards), lanes])
+            losses, entropies = losses + float(loss.detach()), entropies + float(entropy)
+            parts = torch.autograd.grad(
+                loss * weight, self.policy.parameters, allow_unused=True, materialize_grads=True
+            )
+            for whole, part in zip(total, parts, strict=True):
+                whole += part
+        return total, {"policy_loss": losses / batch.steps, "entropy": entropies / batch.steps}
+
+    def _sums(self, fragment: Fragment, advantages: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Loss and entropy of a Fragment, added up over its steps."""
+        valid = fragment.valid
+        params = self.model.policy(self.tensors(tuple(leaf[valid] for leaf in fragment.observations)))
+        log_prob = self.distribution.log_prob(params, self.tensor(fragment.actions[valid]))
+        loss = -(log_prob * self.tensor(advantages[valid])).sum()
+        return loss, self.distribution.entropy(params.detach()).sum()
 
 
 class PG(Algorithm):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -133,8 +133,14 @@ class EnvGroup:
         else:
             self._observations = vector.reset(np.ones(lanes, bool), self._seeds(np.arange(lanes)))
 
-    def _seeds(self, lanes: Array) -> list[int]:
-        return [seed_for(self.seed, "episode", self.index, int(i), int(self._episodes[i])) for i in lanes]
+    def _seeds(self, lanes: Array, back: int = 0) -> list[int | None]:
+        """Of these lanes' episodes, or of those `back` before; None if they follow from an earlier seed."""
+        every = self.vector.episodes_per_seed
+        episodes = [(int(lane), int(self._episodes[lane]) - back) for lane in lanes]
+        return [
+            seed_for(self.seed, "episode", self.index, lane, number) if number % every == 0 else None
+            for lane, number in episodes
+        ]
 
     def _rebuild(self, state: GroupState) -> None:
         """Bring the environments to where they were: set their state, or play their episodes again."""
@@ -149,11 +155,13 @@ class EnvGroup:
                 self._begin_anew(lane)
         left = np.array([len(log) for log in logs])
         longest = int(left.max())
+        self._lead_up_to(np.arange(len(logs)))
         self._reset(np.arange(len(logs)), state.tasks)
         # All lanes end their replay together: one with fewer steps to go starts later, since native vectors can only
         # step all lanes. What a lane does before it starts does not count.
         for steps in range(longest, 0, -1):
             if steps < longest and len(beginning := np.flatnonzero(left == steps)):
+                self._lead_up_to(beginning)
                 self._reset(beginning, state.tasks)
             if not (left >= steps).any():
                 continue
@@ -165,6 +173,7 @@ class EnvGroup:
                 logs[lane], left[lane] = logs[lane][:0], 0
                 self._begin_anew(lane)
         if longest and len(fresh := np.flatnonzero(left == 0)):
+            self._lead_up_to(fresh)
             self._reset(fresh, state.tasks)
         now = marks_of(self._observations)
         self.wrongly_rebuilt += [lane for lane in np.flatnonzero(left).tolist() if now[lane] != state.marks[lane]]
@@ -181,12 +190,27 @@ class EnvGroup:
         chosen = None if tasks is None else [tasks[lane] for lane in lanes]
         self._observations = self.vector.reset(mask, self._seeds(lanes), chosen)
 
+    def _lead_up_to(self, lanes: Array) -> None:
+        """Begin the earlier episodes that share a seed with the present ones of these lanes."""
+        for back in range(self.vector.episodes_per_seed - 1, 0, -1):
+            earlier = lanes[self._episodes[lanes] % self.vector.episodes_per_seed >= back]
+            if len(earlier):
+                mask = np.zeros(self.vector.num_envs, bool)
+                mask[earlier] = True
+                self.vector.reset(mask, self._seeds(earlier, back))
+
     def set_task(self, task: Any) -> None:
         """Episodes that start from now on are about `task`."""
         self._task = task
 
     def collect(self, policy: Actor, steps: int, explore: bool, version: int, complete: bool = False) -> Fragment:
         """Let the policy play `steps` steps in every lane; with `complete`, until the running episodes are over."""
+        return collect_together([self.collecting(policy, steps, explore, version, complete)])[0]
+
+    def collecting(
+        self, policy: Actor, steps: int, explore: bool, version: int, complete: bool = False
+    ) -> Generator[None, None, Fragment]:
+        """`collect`, but whenever its environments have begun a step, it gives others the time to do something."""
         recorder = _Recorder(self, policy, steps, complete)
         rng = stream(self.seed, "actions", self.index, self._fragments)
         state = policy.initial_state(self.vector.num_envs)
@@ -200,13 +224,14 @@ class EnvGroup:
             clock = time.perf_counter()
             actions, state, extras = policy.act(self._observations, state, explore, rng)
             env_actions = policy.to_env(actions)
-            acted = time.perf_counter()
+            self.vector.begin(env_actions, playing if complete else None)
+            act_seconds += time.perf_counter() - clock
+            yield
+            clock = time.perf_counter()
             self._observations, rewards, terminated, truncated = self.vector.step(
                 env_actions, playing if complete else None
             )
-            stepped = time.perf_counter()
-            act_seconds += acted - clock
-            step_seconds += stepped - acted
+            step_seconds += time.perf_counter() - clock
             recorder.after(t, actions, extras, rewards, terminated, truncated)
             self._returns += rewards
             self._lengths += 1
@@ -240,6 +265,19 @@ class EnvGroup:
 
     def close(self) -> None:
         self.vector.close()
+
+
+def collect_together(groups: list[Generator[None, None, Fragment]]) -> list[Fragment]:
+    """Let EnvGroups collect by turns: while the environments of one step, the policy acts for the next."""
+    fragments: list[Fragment | None] = [None] * len(groups)
+    while any(fragment is None for fragment in fragments):
+        for i, group in enumerate(groups):
+            if fragments[i] is None:
+                try:
+                    next(group)
+                except StopIteration as end:
+                    fragments[i] = end.value
+    return [fragment for fragment in fragments if fragment is not None]
 
 
 class _Recorder:
@@ -295,7 +333,9 @@ class _Recorder:
 
     def _grow(self) -> None:
         def doubled(array: Array) -> Array:
-            return np.concatenate([array, np.zeros_like(array)])
+            larger = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
+            larger[: len(array)] = array
+            return larger
 
         self.size *= 2
         self.observations = tuple(doubled(array) for array in self.observations)

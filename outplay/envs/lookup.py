@@ -26,6 +26,7 @@ log = logging.getLogger("outplay")
 Factory = Callable[..., Any]
 
 _registered: dict[str, Factory] = {}
+_SHIPPED = {"PongDifference": "outplay.envs.pong"}  # environments that ship, by the module that they are in
 _IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*$")
 
 
@@ -33,7 +34,7 @@ def register_env(name: str, factory: Factory) -> None:
     """Give an environment a name, for `env: name` in a config or an experiment file.
 
     `factory` is a class or a function. If it has a parameter `env_config` (or `config`), it gets the dict; otherwise
-    the items of `env_config` are its keyword arguments.
+    the items of `env_config` are its keyword arguments. A class may bring its own vector, as outplay/envs/pong.py does.
 
     >>> outplay.register_env("maze", lambda env_config: Maze(size=env_config.get("size", 5)))
     >>> PPO(env="maze", config={"env_config": {"size": 9}})
@@ -76,7 +77,7 @@ class EnvSpec:
 
 def is_import_path(env: Any) -> bool:
     """Whether a name stands for code that would have to be imported."""
-    if not isinstance(env, str) or env in _registered:
+    if not isinstance(env, str) or env in _registered or env in _SHIPPED:
         return False
     if ":" in env:
         return True
@@ -123,6 +124,8 @@ def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | Non
         return env_name(env), env
     if env in _registered:
         return env, _registered[env]
+    if env in _SHIPPED:
+        return env, getattr(importlib.import_module(_SHIPPED[env]), env)
     if env.startswith("ALE/"):
         import ale_py
 
@@ -139,7 +142,7 @@ def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | Non
 
 
 def _unknown(env: str) -> str:
-    hint = nearest(env, [*gymnasium.registry, *_registered])
+    hint = nearest(env, [*gymnasium.registry, *_registered, *_SHIPPED])
     if "Did you mean" not in hint:
         hint = "; a Gymnasium id, an import path (module:Class) or a name given to register_env() is needed"
     return f"no environment {env!r}{hint}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import gymnasium
 
 from outplay.envs.lookup import EnvSpec
@@ -17,17 +19,21 @@ _ADAPTERS = {
 
 
 def has_native_vector(spec: EnvSpec) -> bool:
-    return spec.is_atari or spec.is_envpool or _adapter(spec) is not None
+    return spec.is_atari or spec.is_envpool or _own_vector(spec) is not None or _adapter(spec) is not None
 
 
-def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1) -> Vector:
-    """`num_envs` environments that are stepped together; `num_threads` is for those that step in threads."""
+def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1, apart: bool = False) -> Vector:
+    """`num_envs` environments that are stepped together; `num_threads` is for those that step in threads.
+
+    `apart`: some will have to wait until others have ended an episode, and should cost nothing while they do.
+    """
     vector: Vector
     if spec.is_atari:
-        _register_atari()
-        vector = AtariVector(spec, num_envs, num_threads)
+        vector = AtariVector(spec, num_envs, num_threads, apart)
     elif spec.is_envpool:
         vector = EnvPoolVector(spec, num_envs, num_threads)
+    elif (own := _own_vector(spec)) is not None:
+        vector = own(spec, num_envs, num_threads, apart)
     elif (adapter := _adapter(spec)) is not None:
         vector = adapter(spec, num_envs)
     else:
@@ -40,15 +46,14 @@ def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1) -> Vector:
     return vector
 
 
+def _own_vector(spec: EnvSpec) -> Callable[..., Vector] | None:
+    """That of a class that brings one."""
+    return None if spec.frame_stack > 1 else getattr(spec.factory, "vector", None)
+
+
 def _adapter(spec: EnvSpec) -> type[CartPoleVector] | None:
     if spec.factory is not None or spec.frame_stack > 1 or spec.name not in gymnasium.registry:
         return None
     entry_point = gymnasium.registry[spec.name].vector_entry_point
     adapter, arguments = _ADAPTERS.get(str(entry_point), (None, set()))
     return adapter if adapter is not None and set(spec.env_config) <= arguments else None
-
-
-def _register_atari() -> None:
-    import ale_py
-
-    gymnasium.register_envs(ale_py)

@@ -16,11 +16,14 @@ from outplay.envs.vector import Array, State
 from outplay.errors import EnvError
 from outplay.spaces import Leaves
 
+_ATARI_EPISODES_PER_SEED = 32
+
 
 class _Native:
     """What native vectors share: they wrap a VectorEnv."""
 
     inexact = ""
+    episodes_per_seed = 1
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self.env = env
@@ -28,6 +31,9 @@ class _Native:
         self.observation_space = env.single_observation_space
         self.action_space = env.single_action_space
         self.leaves = spaces.leaves(self.observation_space)
+
+    def begin(self, actions: Array, lanes: Array | None = None) -> None:
+        pass
 
     def close(self) -> None:
         self.env.close()
@@ -50,11 +56,11 @@ class CartPoleVector(_Native):
         self.cart: Any = CartPoleVectorEnv(num_envs, max_episode_steps=limit, **spec.env_config)
         super().__init__(self.cart)
 
-    def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
+    def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         self._refuse(tasks)
         cart = self.cart
         if cart.state is None or lanes.all():
-            cart.reset(seed=int(seeds[0]))
+            cart.reset(seed=seeds[0])
         else:
             cart.state[:, lanes] = cart.np_random.uniform(cart.low, cart.high, (4, len(seeds)))
             cart.steps[lanes] = 0
@@ -82,47 +88,69 @@ class CartPoleVector(_Native):
         return (cart.state.T.astype(np.float32),)
 
 
-class AtariVector(_Native):
-    """ale-py's vector: emulators in C++ threads, with the usual preprocessing. Every game takes its own seed."""
+class AtariVector:
+    """ale-py's vector: emulators in C++ threads, with the usual preprocessing. Every game takes its own seed.
 
-    def __init__(self, spec: EnvSpec, num_envs: int, num_threads: int) -> None:
-        from ale_py.vector_env import AtariVectorEnv
+    It steps all of its games or none. Where some may wait for others to end, each game is a vector `apart`: then those
+    that wait cost nothing, at the price of a thread and a call for each.
 
-        registered = dict(gymnasium.spec(spec.name).kwargs)
-        frames = (spec.max_episode_steps or 0) * int(spec.env_config.get("frameskip", 4))
-        options = {
-            "game": registered["game"],
-            "repeat_action_probability": registered.get("repeat_action_probability", 0.0),
-            "full_action_space": registered.get("full_action_space", False),
-            "max_num_frames_per_episode": registered.get("max_num_frames_per_episode", 108_000),
-            "reward_clipping": False,  # returns are reported as they are; clip_rewards is for the learner
-            **({} if spec.frame_stack == 1 else {"stack_num": spec.frame_stack}),
-            **({} if spec.max_episode_steps is None else {"max_num_frames_per_episode": frames}),
-            **spec.env_config,
-        }
-        try:
-            env = AtariVectorEnv(
-                num_envs=num_envs, num_threads=num_threads, autoreset_mode=AutoresetMode.NEXT_STEP, **options
-            )
-        except TypeError as error:
-            raise EnvError(
-                f"environment {spec.name!r} could not be made with env_config {spec.env_config}: {error}; with "
-                "atari_preprocessing: false it is a plain Gymnasium environment with its arguments"
-            ) from error
-        super().__init__(env)
+    Seeding a game loads it anew, which takes as long as a few hundred steps. A game that draws lots only when it is
+    reset (for the number of no-ops) is therefore seeded now and then: what its next resets draw follows from the seed.
+    """
+
+    inexact = ""
+
+    def __init__(self, spec: EnvSpec, num_envs: int, num_threads: int, apart: bool = False) -> None:
+        options = _atari_options(spec)
+        sizes = [1] * num_envs if apart else [num_envs]
+        self.num_envs = num_envs
+        self._parts = [_atari_part(spec, size, 1 if apart else num_threads, options) for size in sizes]
+        self.observation_space: gymnasium.Space[Any] = self._parts[0].single_observation_space
+        self.action_space: gymnasium.Space[Any] = self._parts[0].single_action_space
+        self.leaves = spaces.leaves(self.observation_space)
+        self.episodes_per_seed = 1 if options["repeat_action_probability"] else _ATARI_EPISODES_PER_SEED
         self._started = False
+        self._has_begun = False
+        # Only for games apart: what the others have said last.
+        self._observations = np.zeros((num_envs, *self.leaves[0].shape), self.leaves[0].dtype)
+        self._rewards = np.zeros(num_envs, np.float32)
+        self._terminated = np.zeros(num_envs, bool)
+        self._truncated = np.zeros(num_envs, bool)
 
-    def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
-        self._refuse(tasks)
+    def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
+        if tasks is not None and any(task is not None for task in tasks):
+            raise EnvError("env_task_fn is set, but ale-py's games have no tasks")
+        if len(self._parts) > 1:
+            for lane, seed in zip(np.flatnonzero(lanes).tolist(), seeds, strict=True):
+                self._observations[lane] = self._parts[lane].reset(seed=_atari_seeds([seed]))[0][0]
+            return (self._observations,)
         options = {"reset_mask": np.asarray(lanes, bool)} if self._started else None
-        each: Any = np.asarray(seeds, np.int64)
-        observations, _ = self.env.reset(seed=each, options=options)
         self._started = True
-        return (observations,)
+        return (self._parts[0].reset(seed=_atari_seeds(seeds), options=options)[0],)
 
-    def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:  # noqa: ARG002
-        observations, rewards, terminated, truncated, _ = self.env.step(actions)
-        return (observations,), rewards, terminated, truncated
+    def begin(self, actions: Array, lanes: Array | None = None) -> None:
+        if len(self._parts) == 1:
+            self._parts[0].send(actions)
+        else:
+            for lane in self._playing(lanes):
+                self._parts[lane].send(actions[lane : lane + 1])
+        self._has_begun = True
+
+    def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:
+        if not self._has_begun:
+            self.begin(actions, lanes)
+        self._has_begun = False
+        if len(self._parts) == 1:
+            observations, rewards, terminated, truncated, _ = self._parts[0].recv()
+            return (observations,), rewards, terminated, truncated
+        for lane in self._playing(lanes):
+            observation, reward, terminated, truncated, _ = self._parts[lane].recv()
+            self._observations[lane] = observation[0]
+            self._rewards[lane], self._terminated[lane], self._truncated[lane] = reward[0], terminated[0], truncated[0]
+        return (self._observations,), self._rewards, self._terminated, self._truncated
+
+    def _playing(self, lanes: Array | None) -> list[int]:
+        return list(range(self.num_envs)) if lanes is None else np.flatnonzero(lanes).tolist()
 
     def get_state(self) -> State | None:
         return None
@@ -130,11 +158,51 @@ class AtariVector(_Native):
     def set_state(self, state: State) -> Leaves:  # noqa: ARG002
         raise EnvError("ale-py's vector is rebuilt from its actions; it has no state to set")
 
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+
+def _atari_seeds(seeds: Sequence[int | None]) -> Array:
+    return np.array([-1 if seed is None else seed for seed in seeds], np.int64)
+
+
+def _atari_options(spec: EnvSpec) -> dict[str, Any]:
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    registered = dict(gymnasium.spec(spec.name).kwargs)
+    frames = (spec.max_episode_steps or 0) * int(spec.env_config.get("frameskip", 4))
+    return {
+        "game": registered["game"],
+        "repeat_action_probability": registered.get("repeat_action_probability", 0.0),
+        "full_action_space": registered.get("full_action_space", False),
+        "max_num_frames_per_episode": registered.get("max_num_frames_per_episode", 108_000),
+        "reward_clipping": False,  # returns are reported as they are; clip_rewards is for the learner
+        **({} if spec.frame_stack == 1 else {"stack_num": spec.frame_stack}),
+        **({} if spec.max_episode_steps is None else {"max_num_frames_per_episode": frames}),
+        **spec.env_config,
+    }
+
+
+def _atari_part(spec: EnvSpec, num_envs: int, num_threads: int, options: dict[str, Any]) -> Any:
+    from ale_py.vector_env import AtariVectorEnv
+
+    mode = AutoresetMode.NEXT_STEP
+    try:
+        return AtariVectorEnv(num_envs=num_envs, num_threads=num_threads, autoreset_mode=mode, **options)
+    except TypeError as error:
+        raise EnvError(
+            f"environment {spec.name!r} could not be made with env_config {spec.env_config}: {error}; with "
+            "atari_preprocessing: false it is a plain Gymnasium environment with its arguments"
+        ) from error
+
 
 class EnvPoolVector:
     """EnvPool's vector, for ids like envpool/Pong-v5. Its environments are seeded when they are made, and only then."""
 
     inexact = "EnvPool seeds its environments once and not each episode"
+    episodes_per_seed = 1
 
     def __init__(self, spec: EnvSpec, num_envs: int, num_threads: int) -> None:
         try:
@@ -158,11 +226,11 @@ class EnvPoolVector:
         self.leaves = spaces.leaves(self.observation_space)
         self._observations = spaces.empty(self.leaves, num_envs)
 
-    def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
+    def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         if tasks is not None and any(task is not None for task in tasks):
             raise EnvError("env_task_fn is set, but EnvPool's environments have no tasks")
         if lanes.all():
-            self._pool = self._make(seed=[int(seed) for seed in seeds])
+            self._pool = self._make(seed=list(seeds))
         chosen = np.flatnonzero(lanes).astype(np.int32)
         observations, info = self._pool.reset(chosen)
         for into, leaf in zip(self._observations, spaces.split(observations, self.leaves), strict=True):
@@ -175,6 +243,9 @@ class EnvPoolVector:
         # A copy: the pool's own arrays are written by its threads.
         self._observations = tuple(np.array(leaf) for leaf in spaces.split(observations, self.leaves))
         return self._observations, rewards, terminated, truncated
+
+    def begin(self, actions: Array, lanes: Array | None = None) -> None:
+        pass  # its answers would come in another order
 
     def get_state(self) -> State | None:
         return None

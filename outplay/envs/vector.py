@@ -29,6 +29,12 @@ class Vector(Protocol):
     >>> observations = vector.reset(ended, seeds_of_those)  # the other rows stay as they are
 
     The arrays that `step` and `reset` return may be overwritten by the next call.
+
+    A vector that steps in threads can do so while its caller does something else:
+
+    >>> vector.begin(actions)
+    >>> ...
+    >>> observations, rewards, terminated, truncated = vector.step(actions)  # waits for what has begun
     """
 
     num_envs: int
@@ -36,15 +42,24 @@ class Vector(Protocol):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     inexact: str  # why its episodes cannot be played again; empty if they can
+    episodes_per_seed: (
+        int  # more than 1 where seeding takes long: a seed is followed by so many episodes, its own among them
+    )
 
-    def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
-        """Start a new episode in these lanes (a bool for each), with a seed, and perhaps a task, for each of them."""
+    def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
+        """Start a new episode in these lanes (a bool for each), with a seed, and perhaps a task, for each of them.
+
+        Without a seed (None), it is the episode that follows from the lane's last seed and the number of resets since.
+        """
 
     def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:
         """Observations, rewards, terminated and truncated of all lanes.
 
         Only those in `lanes` (all, unless given) matter to the caller: the others may be stepped or stay as they are.
         """
+
+    def begin(self, actions: Array, lanes: Array | None = None) -> None:
+        """Start what `step` with the same arguments, the next call, will finish. It may as well leave all to `step`."""
 
     def get_state(self) -> State | None:
         """The state of all environments as arrays and numbers, or None if it has to be rebuilt from actions."""
@@ -59,6 +74,7 @@ class PythonVector:
     """Environments in Python, one after the other, in one process."""
 
     inexact = ""
+    episodes_per_seed = 1
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
         self.spec = spec
@@ -72,12 +88,12 @@ class PythonVector:
         self._terminated = np.zeros(num_envs, bool)
         self._truncated = np.zeros(num_envs, bool)
 
-    def reset(self, lanes: Array, seeds: Sequence[int], tasks: Sequence[Any] | None = None) -> Leaves:
+    def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         for i, (lane, seed) in enumerate(zip(np.flatnonzero(lanes).tolist(), seeds, strict=True)):
             if tasks is not None and tasks[i] is not None:
                 self._set_task(self.envs[lane], tasks[i])
             try:
-                result = self.envs[lane].reset(seed=int(seed))
+                result = self.envs[lane].reset(seed=seed)
             except OutplayError:
                 raise
             except (Exception, SystemExit) as error:
@@ -114,6 +130,9 @@ class PythonVector:
                 spaces.write(observation, self.leaves, self._observations, lane)
             self._rewards[lane] = reward if type(reward) is float else self._number(reward)
         return self._observations, self._rewards, self._terminated, self._truncated
+
+    def begin(self, actions: Array, lanes: Array | None = None) -> None:
+        pass  # one environment after the other: there is nothing to be gained
 
     def _set_task(self, env: gymnasium.Env[Any, Any], task: Any) -> None:
         inner: Any = env.unwrapped

@@ -34,13 +34,16 @@ class Encoder(nn.Module):
     def __init__(self, leaves: tuple[Leaf, ...], model: ModelConfig) -> None:
         super().__init__()
         self.leaves = leaves
-        self.convolutions = nn.ModuleList(_convolutions(leaf, model.conv_filters) for leaf in leaves if leaf.is_image)
+        self.keeps_bytes = model.sparse_inputs and len(leaves) == 1 and isinstance(leaves[0].space, spaces.Box)
+        self.convolutions = nn.ModuleList(_convolutions(leaf, model) for leaf in leaves if leaf.is_image)
         self.num_features = sum(
             _conv_features(self.convolutions[i], leaf)
             for i, leaf in enumerate(leaf for leaf in leaves if leaf.is_image)
         ) + sum(_flat_features(leaf) for leaf in leaves if not leaf.is_image)
 
     def forward(self, observations: tuple[Tensor, ...], normalisers: Normalisers, dtype: torch.dtype) -> Tensor:
+        if self.keeps_bytes and normalisers[0] is None:
+            return observations[0].reshape(len(observations[0]), -1)
         convolutions = iter(self.convolutions)
         parts = [
             next(convolutions)(_as_image(x, leaf, normaliser, dtype)).flatten(1)
@@ -98,12 +101,12 @@ def _flat_features(leaf: Leaf) -> int:
     return int(np.prod(leaf.shape))
 
 
-def _convolutions(leaf: Leaf, filters: list[tuple[int, int, int]] | None) -> nn.Sequential:
+def _convolutions(leaf: Leaf, model: ModelConfig) -> nn.Sequential:
     example = _as_image(torch.zeros(1, *leaf.shape, dtype=torch.uint8), leaf, None, torch.float32)
-    chosen = filters or (_LARGE_IMAGE if min(example.shape[-2:]) >= _LARGE else _SMALL_IMAGE)
+    chosen = model.conv_filters or (_LARGE_IMAGE if min(example.shape[-2:]) >= _LARGE else _SMALL_IMAGE)
     channels, layers = example.shape[1], []
     for out, kernel, stride in chosen:
-        layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
+        layers += [nn.Conv2d(channels, out, kernel, stride, bias=model.use_bias), nn.ReLU()]
         channels = out
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
@@ -117,10 +120,42 @@ def _conv_features(layers: nn.Module, leaf: Leaf) -> int:
         raise ConfigError(f"model.conv_filters do not fit an image of {tuple(example.shape[-2:])}: {error}") from error
 
 
-def _mlp(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
+class SparseLinear(nn.Module):
+    """A linear layer that reads only what is not zero, (B, n) to (B, m). Its weight is (n, m): a row for each input."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_inputs, num_outputs))
+        self.bias = nn.Parameter(torch.zeros(num_outputs)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, columns = set_entries(x)
+        begins = torch.searchsorted(rows, torch.arange(len(x), device=x.device))
+        values = x[rows, columns].to(self.weight.dtype)
+        summed = nn.functional.embedding_bag(columns, self.weight, begins, mode="sum", per_sample_weights=values)
+        return summed if self.bias is None else summed + self.bias
+
+
+def set_entries(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(rows, columns) of what is not zero, row by row. Bytes are looked at in words of eight: most of them are empty.
+
+    >>> set_entries(torch.tensor([[0, 3], [1, 0]]))
+    (tensor([0, 1]), tensor([1, 0]))
+    """
+    if x.dtype != torch.int8 or x.shape[1] % 8:
+        rows, columns = x.nonzero(as_tuple=True)
+        return rows, columns
+    words = x.contiguous().view(torch.int64)
+    rows, columns = words.nonzero(as_tuple=True)
+    inside, byte = words[rows, columns].view(torch.int8).view(-1, 8).nonzero(as_tuple=True)
+    return rows[inside], columns[inside] * 8 + byte
+
+
+def _mlp(sizes: list[int], activation: type[nn.Module], model: ModelConfig) -> nn.Sequential:
     layers: list[nn.Module] = []
     for i in range(len(sizes) - 1):
-        layers += [nn.Linear(sizes[i], sizes[i + 1]), activation()]
+        kind = SparseLinear if model.sparse_inputs and i == 0 else nn.Linear
+        layers += [kind(sizes[i], sizes[i + 1], bias=model.use_bias), activation()]
     return nn.Sequential(*layers)
 
 
@@ -146,21 +181,23 @@ class ActorCritic(nn.Module):
         super().__init__()
         images = any(leaf.is_image for leaf in leaves)
         hiddens = model.fcnet_hiddens if model.fcnet_hiddens is not None else ([512] if images else [64, 64])
+        if model.sparse_inputs and (images or not hiddens):
+            raise ConfigError("model.sparse_inputs: the first layer must be one of fcnet_hiddens, not a convolution")
         activation = _ACTIVATIONS[model.fcnet_activation or ("relu" if images else "tanh")]
         self.shares_layers = model.vf_share_layers if model.vf_share_layers is not None else images
         self.leaves = leaves
         self.with_value = with_value
         self.encoder = Encoder(leaves, model)
         sizes = [self.encoder.num_features, *hiddens]
-        self.hidden = _mlp(sizes, activation)
+        self.hidden = _mlp(sizes, activation, model)
         # A Gaussian's spread does not depend on the observation: its parameters come after the means.
         self.log_std = nn.Parameter(torch.zeros(num_params // 2)) if gaussian else None
-        self.policy_head = nn.Linear(sizes[-1], num_params // 2 if gaussian else num_params)
+        self.policy_head = nn.Linear(sizes[-1], num_params // 2 if gaussian else num_params, bias=model.use_bias)
         if with_value:
             if not self.shares_layers:
                 self.value_encoder = Encoder(leaves, model) if images else self.encoder
-                self.value_hidden = _mlp(sizes, activation)
-            self.value_head = nn.Linear(sizes[-1], 1)
+                self.value_hidden = _mlp(sizes, activation, model)
+            self.value_head = nn.Linear(sizes[-1], 1)  # with a bias, which follows the scale of the values
         for i, leaf in enumerate(leaves):
             if is_normalisable(leaf):
                 self.register_buffer(f"observation_mean_{i}", torch.zeros(leaf.shape))
@@ -169,24 +206,30 @@ class ActorCritic(nn.Module):
         self.register_buffer("value_scale", torch.ones(()))
         self.normalises = False
         self.autocasts = model.precision == "bfloat16"
-        self._initialise(generator)
-
-    def _initialise(self, generator: torch.Generator) -> None:
-        """Orthogonal, as is usual for PPO: hidden layers with √2, the policy's output small, the value's 1."""
         for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Conv2d)):
-                gain = 2**0.5
-                if module is self.policy_head:
-                    gain = 0.01
-                elif self.with_value and module is self.value_head:
-                    gain = 1.0
-                # Conv weights lie channels-last; orthogonal_ wants them plain.
-                weight = torch.empty(module.weight.shape)
-                nn.init.orthogonal_(weight, gain, generator=generator)
-                with torch.no_grad():
-                    module.weight.copy_(weight)
-                    if module.bias is not None:
-                        module.bias.zero_()
+            if isinstance(module, (nn.Linear, nn.Conv2d, SparseLinear)):
+                self._initialise(module, model.initializer, generator)
+
+    @torch.no_grad()
+    def _initialise(
+        self, module: nn.Linear | nn.Conv2d | SparseLinear, initializer: str, generator: torch.Generator
+    ) -> None:
+        """Orthogonal: hidden layers with √2, the policy's output small, the value's 1. Normal: deviation 1/√inputs."""
+        is_sparse = isinstance(module, SparseLinear)
+        # Conv weights lie channels-last; orthogonal_ wants them plain.
+        weight = torch.empty(module.weight.T.shape if is_sparse else module.weight.shape)
+        if initializer == "normal":
+            weight.normal_(generator=generator).div_(weight[0].numel() ** 0.5)
+        else:
+            gain = 2**0.5
+            if module is self.policy_head:
+                gain = 0.01
+            elif self.with_value and module is self.value_head:
+                gain = 1.0
+            nn.init.orthogonal_(weight, gain, generator=generator)
+        module.weight.copy_(weight.T if is_sparse else weight)
+        if module.bias is not None:
+            module.bias.zero_()
 
     def _normalisers(self) -> Normalisers:
         """(mean, scale) of each leaf that is normalised."""
