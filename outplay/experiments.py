@@ -30,6 +30,7 @@ METRICS = (
     "episode_return_min",
     "episode_return_max",
     "episode_len_mean",
+    "episode_return_running",
     "time_total_s",
     "time_this_iter_s",
     "env_steps_per_s",
@@ -53,6 +54,9 @@ class Experiment(Settings):
         False,
         description="A condition on episode_return_mean must hold in an evaluation too (evaluation_duration fresh "
         "episodes) before it stops the run; it is looked at every 5 iterations.",
+    )
+    show: Literal["iterations", "episodes"] = Field(
+        "iterations", description="What a run shows of itself: its iterations, or a line for each episode."
     )
     video_at_end: bool = Field(False, description="Record a video of one episode when the run ends.")
     checkpoint_freq: Annotated[int, Field(ge=0)] = Field(0, description="Save every so many iterations; 0: do not.")

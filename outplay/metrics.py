@@ -48,26 +48,43 @@ class EpisodeWindow:
     def __init__(self, size: int) -> None:
         self.returns: deque[float] = deque(maxlen=size)
         self.lengths: deque[int] = deque(maxlen=size)
+        self.running: float | None = None  # over all episodes, those long ago counting for less and less
         self.total = 0
 
     def add(self, returns: Iterable[float], lengths: Iterable[int]) -> None:
         for value, length in zip(returns, lengths, strict=True):
             self.returns.append(float(value))
             self.lengths.append(int(length))
+            self.running = running_mean(self.running, float(value))
             self.total += 1
 
     def figures(self) -> dict[str, float]:
-        return {"episodes_total": self.total, **episode_figures(self.returns, self.lengths)}
+        return {
+            "episodes_total": self.total,
+            **episode_figures(self.returns, self.lengths),
+            "episode_return_running": math.nan if self.running is None else self.running,
+        }
 
     def state(self) -> dict[str, Any]:
-        return {"returns": list(self.returns), "lengths": list(self.lengths), "total": self.total}
+        return {
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "running": self.running,
+            "total": self.total,
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         self.returns.clear()
         self.lengths.clear()
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
+        self.running = state["running"]
         self.total = int(state["total"])
+
+
+def running_mean(before: float | None, value: float) -> float:
+    """The running mean after one more value: 0.99 of what it was and 0.01 of the value; the first is taken as it is."""
+    return value if before is None else 0.99 * before + 0.01 * value
 
 
 def episode_figures(returns: Iterable[float], lengths: Iterable[int]) -> dict[str, float]:

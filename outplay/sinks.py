@@ -31,16 +31,16 @@ def _finite(value: Any) -> Any:
 
 
 def flattened(result: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested figures by a path: learner/kl.
+    """Nested figures by a path: learner/kl. Lists are left out.
 
-    >>> flattened({"a": 1, "learner": {"kl": 0.1}})
+    >>> flattened({"a": 1, "learner": {"kl": 0.1}, "episode_returns": [1.0, 2.0]})
     {'a': 1, 'learner/kl': 0.1}
     """
     flat: dict[str, Any] = {}
     for key, value in result.items():
         if isinstance(value, dict):
             flat.update(flattened(value, f"{prefix}{key}/"))
-        else:
+        elif not isinstance(value, list):
             flat[prefix + key] = value
     return flat
 

@@ -181,6 +181,7 @@ class Algorithm:
             "timesteps_total": self.timesteps,
             **self.episodes.figures(),
             "episodes_this_iter": sum(len(fragment.episode_returns) for fragment in fragments),
+            "episode_returns": [value for fragment in fragments for value in fragment.episode_returns.tolist()],
             "time_this_iter_s": seconds,
             "time_total_s": self.seconds,
             "env_steps_per_s": batch.steps / seconds,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outplay.metrics import running_mean
 from outplay.sinks import as_json as to_json
 
 if TYPE_CHECKING:
@@ -27,14 +28,22 @@ _CURVE = 60  # characters
 @contextmanager
 def display(run: Run, as_json: bool) -> Iterator[Show]:
     """The function that is to be called with each result."""
-    if sys.stdout.isatty() and not as_json:
+    by_episode = run.experiment.show == "episodes" and not as_json
+    if sys.stdout.isatty() and not as_json and not by_episode:
         with _panel(run) as show:
             yield show
         return
 
+    running = run.algorithm.episodes.running
+
     def show_line(result: dict[str, Any]) -> None:
+        nonlocal running
+        if by_episode:
+            text, running = episode_lines(result, running)
+        else:
+            text = to_json(result) if as_json else line(result)
         try:
-            print(to_json(result) if as_json else line(result), flush=True)
+            print(text, flush=True)
         except BrokenPipeError:  # the reader, `head` perhaps, has seen enough: what was trained is kept
             sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open to the end of the program
             run.request_stop("nobody reads the output any more")
@@ -52,6 +61,15 @@ def line(result: dict[str, Any]) -> str:
         f"iteration {result['training_iteration']}  steps {result['timesteps_total']:,}  {returns}  "
         f"{result['env_steps_per_s']:,.0f} steps/s  {result['time_total_s']:.1f} s{evaluated}"
     )
+
+
+def episode_lines(result: dict[str, Any], running: float | None) -> tuple[str, float | None]:
+    """A line for each episode of an iteration, and the running mean after them."""
+    lines = []
+    for value in result["episode_returns"]:
+        running = running_mean(running, value)
+        lines.append(f"batch {result['training_iteration']}, reward {value:g}, running mean {running:.2f}")
+    return "\n".join(lines), running
 
 
 @contextmanager

@@ -27,6 +27,10 @@ def train(
         list[str] | None, typer.Option(help="KEY=VALUE: end when the metric reaches it; repeatable.")
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE: a setting, as lr=0.001; repeatable.")] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="What an update is made from: steps; or episodes, where it counts those (pong-pg)."),
+    ] = None,
     num_workers: Annotated[str | None, typer.Option(help="Processes that collect: 0, 1, 2 … or auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="Where workers run: inline, process (the default) or ray.")] = None,
     address: Annotated[
@@ -46,7 +50,7 @@ def train(
 
     outplay train cartpole; outplay train --env Acrobot-v1 --stop timesteps_total=100000; outplay train -f custom.yml
     """
-    overrides = _Overrides(env, run, stop, config, num_workers, seed, name, checkpoint_freq)
+    overrides = _Overrides(env, run, stop, config, batch_size, num_workers, seed, name, checkpoint_freq)
     _check_sources(recipe, file, env, resume, init_from)
     folders = [] if file is None else [file.parent]
     if resume is not None:
@@ -99,6 +103,7 @@ class _Overrides:
         run: str | None,
         stop: list[str] | None,
         config: list[str] | None,
+        batch_size: int | None,
         num_workers: str | None,
         seed: int | None,
         name: str | None,
@@ -109,6 +114,7 @@ class _Overrides:
         self.env = env
         self.stop = {checked_metric(k, "--stop"): v for k, v in (parse_setting(text, "--stop") for text in stop or [])}
         self.settings = [parse_setting(text, "--config") for text in config or []]
+        self.batch_size = batch_size
         if num_workers is not None:
             self.settings.append(("num_workers", num_workers if num_workers == "auto" else _whole(num_workers)))
         if seed is not None:
@@ -121,6 +127,9 @@ class _Overrides:
 
         for key, value in self.settings:
             onto = nested(onto, key, value)
+        if self.batch_size is not None:
+            counts_episodes = onto.get("train_batch_episodes") is not None
+            onto = {**onto, "train_batch_episodes" if counts_episodes else "train_batch_size": self.batch_size}
         return onto
 
     def apply(self, onto: Experiment) -> Experiment:
