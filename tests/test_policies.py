@@ -14,6 +14,7 @@ from outplay.config import ModelConfig, OptimizerConfig
 from outplay.errors import CheckpointError, ConfigError, EnvError
 from outplay.optimizers import Optimizer
 from outplay.policies import ActionScaling, Policy, distribution_for
+from outplay.policies.networks import SparseLinear, set_entries
 from outplay.spaces import check_action_space, empty, leaves, split
 
 OBSERVATION_SPACES: dict[str, spaces.Space[Any]] = {
@@ -222,3 +223,50 @@ def test_a_long_gradient_is_shortened_to_the_limit() -> None:
     assert parameter.tolist() == pytest.approx([-0.6, -0.8])
     optimizer.step((parameter * torch.tensor([0.3, 0.4])).sum(), lr=1.0, grad_clip=1.0)  # short ones stay as they are
     assert parameter.tolist() == pytest.approx([-0.9, -1.2])
+
+
+# Observations that are almost all zeros
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float32])
+@pytest.mark.parametrize("width", [16, 13])
+def test_what_is_set_is_found_row_by_row(dtype: torch.dtype, width: int) -> None:
+    x = (torch.rand(20, width, generator=torch.Generator().manual_seed(0)) < 0.1).to(dtype)
+    x[3] = 0
+    rows, columns = set_entries(x)
+    assert torch.stack([rows, columns], 1).equal(x.nonzero())
+
+
+def test_a_sparse_layer_is_a_linear_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = SparseLinear(24, 5, bias=True)
+    torch.nn.init.normal_(layer.weight, generator=generator)
+    torch.nn.init.normal_(layer.bias, generator=generator)  # type: ignore[arg-type]
+    x = torch.randint(-1, 2, (7, 24), dtype=torch.int8, generator=generator) * (torch.arange(24) % 5 == 0)
+    x = x.to(torch.int8)
+    x[2] = 0
+    dense = torch.nn.functional.linear(x.float(), layer.weight.T, layer.bias)
+    assert torch.allclose(layer(x), dense, atol=1e-6)
+    for mine, theirs in zip(
+        torch.autograd.grad(layer(x).square().sum(), list(layer.parameters())),
+        torch.autograd.grad(dense.square().sum(), list(layer.parameters())),
+        strict=True,
+    ):
+        assert torch.allclose(mine, theirs, atol=1e-4)
+
+
+def test_sparse_inputs_change_nothing_but_the_cost() -> None:
+    space = spaces.Box(-1, 1, (40,), np.int8)
+    rng = np.random.default_rng(0)
+    observations = (rng.integers(-1, 2, (6, 40), dtype=np.int8),)
+    config = {"fcnet_hiddens": [8], "use_bias": False, "initializer": "normal"}
+    sparse = Policy(space, spaces.MultiBinary(1), ModelConfig(**config, sparse_inputs=True), 0)
+    dense = Policy(space, spaces.MultiBinary(1), ModelConfig(**config), 0)
+    assert {name: w.shape for name, w in sparse.get_weights().items() if "bias" in name} == {"value_head.bias": (1,)}
+    one, other = (p.act(observations, {}, False, rng)[2]["dist"] for p in (sparse, dense))
+    assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_sparse_inputs_are_not_for_images() -> None:
+    with pytest.raises(ConfigError, match="sparse_inputs"):
+        Policy(spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(2), ModelConfig(sparse_inputs=True), 0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outplay.returns import discounted_returns, gae, next_values, standardized
+from outplay.returns import discounted_returns, gae, next_values, standardized, standardized_by_episode
 
 NONE = np.zeros(0, int)
 
@@ -117,3 +117,13 @@ def test_lanes_do_not_mix() -> None:
 def test_standardized_has_mean_0_and_deviation_1() -> None:
     assert standardized(np.array([1.0, 3.0])) == pytest.approx([-1.0, 1.0])
     assert standardized(np.array([2.0, 2.0])) == pytest.approx([0.0, 0.0])
+
+
+def test_each_episode_is_standardized_by_itself() -> None:
+    """Lane 0: an episode of two steps, then one of two; lane 1: one that began earlier, then a lane that waits."""
+    values = np.array([[1.0, 2.0], [3.0, 4.0], [10.0, 6.0], [30.0, 99.0]])
+    starts = np.array([[True, False], [False, False], [True, False], [False, False]])
+    valid = np.array([[True, True], [True, True], [True, True], [True, False]])
+    spread = np.sqrt(8 / 3)  # of 2, 4, 6
+    expected = [[-1, -2 / spread], [1, 0], [-1, 2 / spread], [1, 0]]
+    assert standardized_by_episode(values, starts, valid) == pytest.approx(np.array(expected), abs=1e-6)

@@ -127,6 +127,30 @@ def test_atari_is_rebuilt_from_its_actions(tmp_path: Path) -> None:
         assert second.policy.flat.equal(whole.policy.flat)
 
 
+def test_atari_games_that_share_a_seed_are_rebuilt(tmp_path: Path) -> None:
+    """Without sticky actions only every 32nd episode is seeded: a lane in its second or third one is led up to it."""
+    config = {
+        "num_envs": 2, "num_env_groups": 1, "num_workers": 0, "train_batch_size": 60, "num_sgd_iter": 1,
+        "learner_threads": 1, "model": {"conv_filters": [[4, 8, 8]], "fcnet_hiddens": [8]},
+        "env_config": {"repeat_action_probability": 0.0}, "max_episode_steps": 25,
+    }  # fmt: skip
+    with PPO(env="ALE/Pong-v5", config=config) as whole:
+        for _ in range(5):
+            whole.train()
+        assert whole.workers.states[0].episodes.tolist() == [6, 6]
+    with PPO(env="ALE/Pong-v5", config=config) as first:
+        for _ in range(3):
+            first.train()
+        path = first.save(tmp_path)
+        assert first.workers.states[0].lengths.tolist() != [0, 0]
+    with PPO(env="ALE/Pong-v5", config=config) as second:
+        second.restore(path)
+        for _ in range(2):
+            second.train()
+        assert not second.inexact
+        assert second.policy.flat.equal(whole.policy.flat)
+
+
 def test_tasks_are_restored(tmp_path: Path) -> None:
     def harder(result: dict[str, Any], env: Any, context: Any) -> float:
         assert isinstance(env, probes.Walk)

@@ -18,6 +18,7 @@ from outplay import PG, PPO, EnvError
 from outplay.envs import EnvGroup, EnvSpec, GroupState, find_env, has_native_vector, make_vector, probe_env, split_envs
 from outplay.envs.check import check_env
 from outplay.envs.lookup import is_import_path
+from outplay.envs.pong import PongDifference
 from tests import probes
 
 # Finding
@@ -160,7 +161,13 @@ VECTORS = {
     "Python": EnvSpec("walk", probes.Walk, {"length": 12}),
     "CartPole": EnvSpec("CartPole-v1", max_episode_steps=30),
     "Atari": EnvSpec("ALE/Pong-v5", None, {"repeat_action_probability": 0.25}, max_episode_steps=40),
+    "Pong as differences": EnvSpec("PongDifference", PongDifference, max_episode_steps=40),
 }
+
+
+def drawn(rng: np.random.Generator, vector: Any) -> np.ndarray:
+    space = vector.action_space
+    return rng.integers(0, space.n if isinstance(space, spaces.Discrete) else 2, (vector.num_envs, *space.shape))
 
 
 def play(vector: Any, steps: int, seed: int = 0) -> list[bytes]:
@@ -168,7 +175,7 @@ def play(vector: Any, steps: int, seed: int = 0) -> list[bytes]:
     rng = np.random.default_rng(seed)
     said = [leaf.tobytes() for leaf in vector.reset(np.ones(vector.num_envs, bool), list(range(vector.num_envs)))]
     for t in range(steps):
-        actions = rng.integers(0, vector.action_space.n, vector.num_envs)
+        actions = drawn(rng, vector)
         observations, rewards, terminated, truncated = vector.step(actions)
         said += [a.tobytes() for a in (*observations, rewards, terminated, truncated)]
         ended = terminated | truncated
@@ -191,7 +198,7 @@ def test_a_reset_leaves_the_other_lanes_alone(name: str) -> None:
     vector = make_vector(VECTORS[name], 3)
     vector.reset(np.ones(3, bool), [0, 1, 2])
     for _ in range(3):
-        observations, *_ = vector.step(np.ones(3, np.int64))
+        observations, *_ = vector.step(np.ones((3, *vector.action_space.shape), np.int64))
     before = [leaf.copy() for leaf in observations]
     after = vector.reset(np.array([False, True, False]), [9])
     for old, new in zip(before, after, strict=True):
@@ -206,13 +213,72 @@ def test_an_ended_lane_starts_again_without_a_step_that_is_none(name: str) -> No
     vector.reset(np.ones(1, bool), [0])
     for _ in range(2):
         for steps in range(1, 200):
-            _, _, terminated, truncated = vector.step(np.array([steps % 2]))
+            _, _, terminated, truncated = vector.step(np.full((1, *vector.action_space.shape), steps % 2))
             if terminated[0] or truncated[0]:
                 break
         assert steps > 1
         vector.reset(np.ones(1, bool), [1])
     if name == "CartPole":
         assert vector.step(np.array([0]))[1][0] == 1.0
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_a_step_that_was_begun_before_is_the_same(name: str) -> None:
+    one, other = make_vector(VECTORS[name], 2), make_vector(VECTORS[name], 2)
+    rng = np.random.default_rng(0)
+    for vector in (one, other):
+        vector.reset(np.ones(2, bool), [0, 1])
+    for _ in range(10):
+        actions = drawn(rng, one)
+        other.begin(actions)
+        for mine, theirs in zip(_all(one.step(actions)), _all(other.step(actions)), strict=True):
+            assert np.array_equal(mine, theirs)
+
+
+def _all(step: Any) -> list[np.ndarray]:
+    observations, *rest = step
+    return [*observations, *rest]
+
+
+@pytest.mark.parametrize("name", ["Atari", "Pong as differences"])
+def test_games_apart_are_the_same_and_those_that_wait_do_not_move(name: str) -> None:
+    together, apart = make_vector(VECTORS[name], 3, 2), make_vector(VECTORS[name], 3, 2, apart=True)
+    assert play(together, 60) == play(apart, 60)
+    apart.reset(np.ones(3, bool), [0, 1, 2])
+    actions = np.ones((3, *apart.action_space.shape), np.int64)
+    before = [leaf.copy() for leaf in _all(apart.step(actions))]
+    after = _all(apart.step(actions, np.array([True, False, True])))
+    if name == "Atari":
+        assert np.array_equal(before[0][1], after[0][1])
+        assert not np.array_equal(before[0][0], after[0][0])
+    one = make_vector(VECTORS[name], 1)
+    one.reset(np.ones(1, bool), [1])
+    for _ in range(2):
+        expected = _all(one.step(actions[:1]))
+    assert np.array_equal(_all(apart.step(actions))[0][1], expected[0][0])  # it goes on where it had stopped
+
+
+def test_pong_as_differences_is_one_game_seen_so() -> None:
+    vector = make_vector(EnvSpec("PongDifference", PongDifference), 1)
+    single = PongDifference(render_mode="rgb_array")
+    assert np.array_equal(single.reset(seed=0)[0], vector.reset(np.ones(1, bool), [0])[0][0])
+    rng = np.random.default_rng(0)
+    moved = 0
+    for _ in range(200):
+        action = rng.integers(0, 2, 1)
+        observation, reward, terminated, truncated, _ = single.step(action)
+        (seen,), rewards, terminations, truncations = vector.step(action[None])
+        assert np.array_equal(observation, seen[0])
+        assert (reward, terminated, truncated) == (rewards[0], terminations[0], truncations[0])
+        assert set(np.unique(seen)) <= {-1, 0, 1}
+        moved += int((seen != 0).sum())
+    assert 5 < moved / 200 < 100  # paddles and ball: almost all of 6400 pixels are zero
+    assert single.render().shape == (210, 160, 3)
+
+
+def test_pong_as_differences_names_a_wrong_option() -> None:
+    with pytest.raises(EnvError, match=r"has no 'frame_skip'\. Did you mean 'frameskip'"):
+        make_vector(EnvSpec("PongDifference", PongDifference, {"frame_skip": 2}), 1)
 
 
 def test_cartpole_is_gymnasiums() -> None:
@@ -238,10 +304,11 @@ class Drawing:
     """A policy that draws its actions from the stream that it is given."""
 
     def __init__(self, space: spaces.Discrete) -> None:
-        self.n = int(space.n)
+        self.n = int(space.n) if isinstance(space, spaces.Discrete) else 2
+        self.shape = space.shape or ()
 
     def act(self, observations: Any, state: Any, explore: bool, rng: np.random.Generator) -> Any:
-        actions = rng.integers(0, self.n, len(observations[0]))
+        actions = rng.integers(0, self.n, (len(observations[0]), *self.shape))
         return actions, state, {"dist": np.zeros((len(actions), self.n), np.float32)}
 
     def to_env(self, actions: Any) -> Any:
