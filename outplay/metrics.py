@@ -111,11 +111,12 @@ class RunningMoments:
         self.variance = np.ones(shape)
 
     def update(self, rows: np.ndarray) -> None:
-        count = len(rows)
-        if not count:
-            return
-        rows = rows.astype(np.float64)
-        mean, variance = rows.mean(0), rows.var(0)
+        if len(rows):
+            rows = rows.astype(np.float64)
+            self.merge(len(rows), rows.mean(0), rows.var(0))
+
+    def merge(self, count: int, mean: np.ndarray, variance: np.ndarray) -> None:
+        """Take in `count` rows of this mean and variance."""
         total = self.count + count
         delta = mean - self.mean
         squares = (self.variance * self.count if self.count else 0.0) + variance * count

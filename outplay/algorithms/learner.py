@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -48,15 +48,27 @@ class Rows:
     def __len__(self) -> int:
         return len(self.actions)
 
-    def select(self, index: Any) -> Rows:
+    def shuffled(self, order: Tensor) -> Rows:
+        return self._each(lambda tensor: _shuffled(tensor, order))
+
+    def piece(self, begin: int, end: int) -> Rows:
+        return self._each(lambda tensor: tensor[begin:end])
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Rows:
         return Rows(
-            tuple(leaf[index] for leaf in self.observations),
-            self.actions[index],
-            self.old_params[index],
-            self.old_log_prob[index],
-            self.advantages[index],
-            self.targets[index],
+            tuple(function(leaf) for leaf in self.observations),
+            function(self.actions),
+            function(self.old_params),
+            function(self.old_log_prob),
+            function(self.advantages),
+            function(self.targets),
         )
+
+
+def _shuffled(tensor: Tensor, order: Tensor) -> Tensor:
+    if tensor.dim() == 4:  # images, with the channels last in memory: so they stay, and whole rows are copied
+        return tensor.permute(0, 2, 3, 1).index_select(0, order).permute(0, 3, 1, 2)
+    return tensor.index_select(0, order)
 
 
 class Learner(Generic[C]):
@@ -101,7 +113,8 @@ class Learner(Generic[C]):
         return ends
 
     def tensors(self, observations: Leaves) -> tuple[Tensor, ...]:
-        return tuple(self.tensor(leaf) for leaf in observations)
+        """Observations as the network takes them."""
+        return self.model.arranged(tuple(self.tensor(leaf) for leaf in observations))
 
     def tensor(self, array: Array) -> Tensor:
         # Arrays from another process are read-only, and torch would warn; nothing here writes into them.
@@ -159,11 +172,11 @@ class Learner(Generic[C]):
         """All rows once, in pieces of about `size`, shuffled by the run's own stream."""
         if shuffle:
             order = stream(self.config.seed, "minibatches", iteration, epoch).permutation(len(rows))
-            rows = rows.select(torch.from_numpy(order).to(self.device))
+            rows = rows.shuffled(torch.from_numpy(order).to(self.device))
         pieces = -(-len(rows) // size)
         edges = [len(rows) * i // pieces for i in range(pieces + 1)]
         for begin, end in itertools.pairwise(edges):
-            yield rows.select(slice(begin, end))
+            yield rows.piece(begin, end)
 
     # The normalisers: they change once per iteration, here, from the whole Batch in EnvGroup order.
 
@@ -192,12 +205,16 @@ class Learner(Generic[C]):
         for i, moments in self.moments.items():
             rows = batch.rows(batch.observations[i])
             is_image = self.policy.leaves[i].is_image
-            # Images are large and much alike: some of them will do.
-            moments.update(rows[:: -(-len(rows) // _MOST_IMAGES)] if is_image else rows)
+            if is_image:  # large and much alike: some of them will do, and single precision
+                images = self.tensor(rows[:: -(-len(rows) // _MOST_IMAGES)]).float()
+                mean = images.mean(0)
+                square = images.sub_(mean).square_().mean(0)
+                moments.merge(len(images), mean.double().cpu().numpy(), square.double().cpu().numpy())
+            else:
+                moments.update(rows)
             variance = moments.variance.mean() if is_image else moments.variance
-            mean, scale = getattr(self.model, f"observation_mean_{i}"), getattr(self.model, f"observation_scale_{i}")
-            mean.copy_(torch.from_numpy(moments.mean))
-            scale.copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))
+            getattr(self.model, f"observation_mean_{i}").copy_(torch.from_numpy(moments.mean))
+            getattr(self.model, f"observation_scale_{i}").copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))
 
     # Saving.
 

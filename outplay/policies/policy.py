@@ -84,7 +84,9 @@ class Policy:
         self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         """Actions for a batch of observations; extras: the distribution's parameters, and values if at hand."""
-        inputs = tuple(torch.from_numpy(np.ascontiguousarray(leaf)).to(self.device) for leaf in observations)
+        inputs = self.model.arranged(
+            tuple(torch.from_numpy(np.ascontiguousarray(leaf)).to(self.device) for leaf in observations)
+        )
         extras = {}
         if self._values_when_acting:
             params, value = self.model.both(inputs)
@@ -128,10 +130,12 @@ class Policy:
         return Weights(version, self.flat.detach().cpu().numpy().copy())
 
     def load(self, weights: Weights) -> None:
+        """Act with these weights; this policy itself does not learn."""
         # From an array that may be a view of shared memory: copied, so that alignment is the same everywhere.
         self.version = weights.version
         with torch.no_grad():
             self.flat.copy_(torch.from_numpy(np.array(weights.flat)))
+        self.model.stand_still()
 
 
 def _flatten(model: ActorCritic, device: torch.device | None = None) -> Tensor:
