@@ -198,7 +198,12 @@ class AlgorithmConfig(Settings):
     )
     model: ModelConfig = Field(ModelConfig(), description="The network.")
     framework: Literal["torch"] = Field("torch", description="PyTorch is the only one.")
-    num_gpus: Annotated[int, Field(ge=0, le=1)] = Field(0, description="1: learn on a GPU. Acting stays on CPUs.")
+    num_gpus: Annotated[int, Field(ge=0, le=1)] = Field(0, description="1: learn on a GPU.")
+    act_on_gpu: bool | Literal["auto"] = Field(
+        "auto",
+        description="Whether the program acts on that GPU too (num_workers: 0); auto: if observations are images. Part "
+        "of the result.",
+    )
     learner_threads: Positive | Literal["auto"] = Field(
         "auto",
         description="Threads of the learner; auto: 1 for small networks, else one for each core. Part of the result.",

@@ -57,6 +57,7 @@ class RolloutSpec:
     fragment_length: int
     complete_episodes: bool
     explore: bool
+    device: str = "cpu"  # that acts
 
 
 @dataclass
@@ -92,7 +93,7 @@ class RolloutWorker:
     ) -> None:
         self.spec = spec
         self.num_threads = num_threads
-        self.policy = spec.policy.make()
+        self.policy = spec.policy.make().to(spec.device)
         if weights is not None:
             self.policy.load(weights)
         self.groups = {

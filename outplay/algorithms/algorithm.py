@@ -102,6 +102,12 @@ class Algorithm:
         if config.learner_threads == "auto":
             threads = count_cpus() if any(leaf.is_image for leaf in probe.leaves) else 1
             self.config = config = config.model_copy(update={"learner_threads": threads})
+        if config.act_on_gpu == "auto":
+            images = any(leaf.is_image for leaf in probe.leaves)
+            act_on_gpu = bool(config.num_gpus) and images and not self.num_workers
+            self.config = config = config.model_copy(update={"act_on_gpu": act_on_gpu})
+        elif config.act_on_gpu and (self.num_workers or not config.num_gpus):
+            raise ConfigError("act_on_gpu: true needs num_gpus: 1 and num_workers: 0")
         if config.num_envs_per_worker is not None:
             log.warning("num_envs_per_worker is set: the result of this run depends on num_workers; num_envs does not")
         self.inexact = probe.inexact  # why resuming would not be exact
@@ -143,6 +149,7 @@ class Algorithm:
             config.fragment_length,
             config.batch_mode == "complete_episodes",
             config.explore,
+            "cuda" if config.act_on_gpu else "cpu",
         )
 
     @property

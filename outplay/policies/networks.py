@@ -244,6 +244,10 @@ class ActorCritic(nn.Module):
                 normalisers[i] = (mean, scale)
         return normalisers
 
+    @property
+    def stands_still(self) -> bool:
+        return self._still is not None
+
     @torch.no_grad()
     def stand_still(self) -> None:
         """The weights are new, and stay until this is called again: what follows from them alone is computed now."""
@@ -255,9 +259,15 @@ class ActorCritic(nn.Module):
             self._still = ([], {part: copy.deepcopy(part).to(self.dtype) if lowers else part for part in parts})
         for part, still in self._still[1].items():
             if still is not part:
-                for old, new in zip(still.parameters(), part.parameters(), strict=True):
+                for parameter, new in zip(still.parameters(), part.parameters(), strict=True):
+                    parameter.copy_(new)
+        normalisers = self._normalisers()
+        if not self._still[0]:
+            self._still[0][:] = normalisers
+        for held, normaliser in zip(self._still[0], normalisers, strict=True):  # in their old places, for CUDA graphs
+            if held is not None and normaliser is not None:
+                for old, new in zip(held, normaliser, strict=True):
                     old.copy_(new)
-        self._still[0][:] = self._normalisers()
 
     def arranged(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Observations as the other methods take them: images are laid out as convolutions want them."""

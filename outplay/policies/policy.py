@@ -13,6 +13,7 @@ from torch import Tensor
 
 from outplay.config import ModelConfig
 from outplay.errors import CheckpointError
+from outplay.policies.capture import Captured
 from outplay.policies.distributions import DiagonalGaussian, distribution_for
 from outplay.policies.networks import ActorCritic
 from outplay.spaces import Leaf, Leaves, leaves
@@ -67,6 +68,7 @@ class Policy:
         self._scaling = ActionScaling(action_space, normalize_actions, clip_actions)
         self.version = 0
         self.device = torch.device("cpu")
+        self._captured: dict[int, Captured] = {}  # by the number of rows
 
     def to(self, device: str) -> Self:
         """Move the network to a device."""
@@ -84,18 +86,27 @@ class Policy:
         self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         """Actions for a batch of observations; extras: the distribution's parameters, and values if at hand."""
-        inputs = self.model.arranged(
-            tuple(torch.from_numpy(np.ascontiguousarray(leaf)).to(self.device) for leaf in observations)
-        )
-        extras = {}
-        if self._values_when_acting:
-            params, value = self.model.both(inputs)
-            extras["value"] = self.model.denormalised(value).cpu().numpy()
+        arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
+        if self.device.type == "cuda" and self.model.stands_still:
+            if (rows := len(arrays[0])) not in self._captured:
+                self._captured[rows] = Captured(self._outputs, arrays, self.device)
+            outputs = self._captured[rows](arrays).numpy()
         else:
-            params = self.model.policy(inputs)
-        extras["dist"] = chosen = params.cpu().numpy()
+            outputs = self._outputs(tuple(array.to(self.device) for array in arrays)).cpu().numpy()
+        chosen = outputs[:, : self.distribution.num_params]
+        extras = {"dist": chosen}
+        if self._values_when_acting:
+            extras["value"] = outputs[:, -1]
         actions = self.distribution.sample(chosen, rng) if explore else self.distribution.mode(chosen)
         return actions, state, extras
+
+    def _outputs(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """The distribution's parameters, (B, P), and if at hand the value as one more column."""
+        inputs = self.model.arranged(observations)
+        if not self._values_when_acting:
+            return self.model.policy(inputs)
+        params, value = self.model.both(inputs)
+        return torch.cat([params, self.model.denormalised(value).unsqueeze(-1)], -1)
 
     def initial_state(self, lanes: int) -> dict[str, Array]:  # noqa: ARG002 - a recurrent policy will need it
         """The recurrent state of `lanes` new episodes: none."""
