@@ -28,16 +28,12 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from others import CACHE, call, install
+
 HERE = Path(__file__).resolve().parent
 GOAL, MOST_STEPS = 475, 200_000
 LIMIT_S = 1800  # a run that takes longer has failed
-TORCH = "torch==2.13.0"
 
-# What to install for each of the others, on top of PyTorch.
-NEEDS: dict[str, list[str]] = {
-    "sb3": ["stable-baselines3==2.9.2", "gymnasium==1.4.0"],
-    "rllib": ["ray[rllib]==2.60.0"],
-}
 MODULES = {"outplay": "outplay", "sb3": "stable_baselines3", "rllib": "ray"}
 TITLES = {"outplay": "Outplay", "sb3": "Stable-Baselines3", "rllib": "RLlib"}
 
@@ -71,31 +67,6 @@ class Median:
 
     def __str__(self) -> str:
         return f"{'>=' if self.bound else ''}{self.value:,.{0 if self.value >= 1000 else 2}f}"
-
-
-def install(name: str, cache: Path) -> Path:
-    """The Python of the library's virtual environment, which is made if it is not there or holds something else."""
-    if name == "outplay":
-        return Path(sys.executable)
-    folder = cache / name
-    python, ready = folder / "bin" / "python", folder / "ready"
-    wanted = "\n".join([TORCH, *NEEDS[name]])
-    if not ready.exists() or ready.read_text() != wanted:
-        print(f"installing {TITLES[name]} into {folder}", file=sys.stderr)
-        call([sys.executable, "-m", "venv", "--clear", str(folder)])
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        call([*pip, TORCH])
-        call([*pip, TORCH, *NEEDS[name]])  # named again: nothing is to replace it
-        ready.write_text(wanted)
-    return python
-
-
-def call(command: list[str]) -> str:
-    """Run a command that has to succeed; its output is shown only if it does not."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}failed with exit code {done.returncode}")
-    return done.stdout
 
 
 def versions(name: str, python: Path) -> dict[str, str]:
@@ -177,14 +148,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--only", default=",".join(TITLES), help="which libraries, with commas between")
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "outplay-benchmarks")
+    parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--json", type=Path, help="write every run into this file, too")
     args = parser.parse_args()
     asked = args.only.split(",")
     if args.seeds < 1 or not set(asked) <= set(TITLES):
         parser.error(f"--seeds takes 1 or more, --only takes some of {','.join(TITLES)}")
     names = [name for name in TITLES if name in asked]  # Outplay first: the ratios need it
-    pythons = {name: install(name, args.cache) for name in names}
+    pythons = {name: Path(sys.executable) if name == "outplay" else install(name, args.cache) for name in names}
     stands_on = {name: versions(name, pythons[name]) for name in names}
     load = os.getloadavg()[0]
     runs = []

@@ -1,4 +1,4 @@
-"""Pong with actors: each holds an emulator of its own and plays one game of every batch.
+"""Pong with actors: each holds an emulator of its own, and they play the games of a batch side by side.
 
 python examples/pong_actors.py --batch-size 10
 python examples/pong_actors.py --engine ray --address auto
@@ -20,14 +20,17 @@ class PongEnv:
 
 
 def main() -> None:
-    args = pong_policy.arguments(__doc__)
+    parser = pong_policy.options(__doc__)
+    parser.add_argument("--actors", type=int, default=10, help="at most; they take turns with the games of a batch")
+    args = parser.parse_args()
     outplay.init(args.engine, address=args.address)
-    actors = [PongEnv.remote() for _ in range(args.batch_size)]
+    actors = [PongEnv.remote() for _ in range(min(args.actors, args.batch_size))]
 
     def play(model: pong_policy.Model, batch: int) -> list:
         stored = outplay.put(model)
         first = batch * args.batch_size
-        return outplay.get([actor.compute_gradient.remote(stored, first + i) for i, actor in enumerate(actors)])
+        turns = [(actors[i % len(actors)], first + i) for i in range(args.batch_size)]
+        return outplay.get([actor.compute_gradient.remote(stored, seed) for actor, seed in turns])
 
     pong_policy.train(pong_policy.new_model(), args.batches, play)
 

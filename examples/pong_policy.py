@@ -22,14 +22,14 @@ BACKGROUNDS = (144, 109)  # the two colours of the field, in the red channel
 Model = dict[str, np.ndarray]
 
 
-def arguments(description: str) -> argparse.Namespace:
+def options(description: str | None) -> argparse.ArgumentParser:
     """The options of the three programs."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=["inline", "process", "ray"], default="process")
     parser.add_argument("--address", help='of a Ray cluster: "auto" or "host:port"')
     parser.add_argument("--batch-size", type=int, default=10, help="games per update")
     parser.add_argument("--batches", type=int, default=1_000_000, help="updates")
-    return parser.parse_args()
+    return parser
 
 
 def make_env() -> Any:

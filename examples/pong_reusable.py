@@ -25,7 +25,7 @@ def compute_gradient(model: pong_policy.Model, seed: int) -> tuple[pong_policy.M
 
 
 def main() -> None:
-    args = pong_policy.arguments(__doc__)
+    args = pong_policy.options(__doc__).parse_args()
     outplay.init(args.engine, address=args.address)
 
     def play(model: pong_policy.Model, batch: int) -> list:

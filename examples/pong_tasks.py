@@ -17,7 +17,7 @@ def compute_gradient(model: dict, seed: int) -> tuple:
 
 
 def main() -> None:
-    args = pong_policy.arguments(__doc__)
+    args = pong_policy.options(__doc__).parse_args()
     outplay.init(args.engine, address=args.address)
 
     def play(model: pong_policy.Model, batch: int) -> list:

@@ -266,8 +266,8 @@ class ActorCritic(nn.Module):
             self._still[0][:] = normalisers
         for held, normaliser in zip(self._still[0], normalisers, strict=True):  # in their old places, for CUDA graphs
             if held is not None and normaliser is not None:
-                for old, new in zip(held, normaliser, strict=True):
-                    old.copy_(new)
+                held[0].copy_(normaliser[0])
+                held[1].copy_(normaliser[1])
 
     def arranged(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Observations as the other methods take them: images are laid out as convolutions want them."""
