@@ -81,6 +81,11 @@ class Batch:
         leaves = range(len(self.fragments[0].observations))
         return tuple(_concatenate([f.observations[i] for f in self.fragments], len(self.rewards)) for i in leaves)
 
+    def some(self, leaf: int, most: int) -> Array:
+        """At most about `most` rows of a leaf of the observations, from all lanes."""
+        every = -(-self.steps // most)
+        return np.concatenate([f.observations[leaf][::every][f.valid[::every]] for f in self.fragments])
+
     def parts(self) -> Iterator[tuple[Fragment, slice]]:
         """Each Fragment with its place among the lanes."""
         lane = 0

@@ -30,46 +30,58 @@ class Optimizer:
         self.config = config
         self.first = torch.zeros_like(self.flat)
         self.second = torch.zeros_like(self.flat)
-        self.steps = 0
+        self.steps = torch.zeros((), dtype=torch.float64, device=flat.device)
 
-    def step(self, loss: Tensor, lr: float, grad_clip: float | None = None) -> float:
+    def step(self, loss: Tensor, lr: float | Tensor, grad_clip: float | None = None) -> Tensor:
         """Go one step down the loss's gradient; the gradient's norm before it was clipped."""
         gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
         return self.apply(gradients, lr, grad_clip)
 
     @torch.no_grad()
-    def apply(self, gradients: Sequence[Tensor], lr: float, grad_clip: float | None = None) -> float:
+    def apply(self, gradients: Sequence[Tensor], lr: float | Tensor, grad_clip: float | None = None) -> Tensor:
         gradient = torch.cat([_flat(g) for g in gradients])
-        norm = float(gradient.norm())
-        if not math.isfinite(norm):
-            raise RunError(
-                f"learning has run away: the gradient is {norm} (lr {lr:g}); lower lr, set grad_clip, or reward_scale"
-            )
-        if grad_clip is not None and norm > grad_clip:
-            gradient *= grad_clip / norm
+        norm: Tensor = gradient.norm()
+        if (
+            not gradient.is_cuda
+        ):  # on a GPU this may be recorded, and nothing is looked at; who recorded it does so later
+            check_norm(float(norm), float(lr))
+        if grad_clip is not None:
+            gradient *= (grad_clip / norm).clamp(max=1.0)
         self.steps += 1
         match self.config.type:
             case "adam":
                 beta1, beta2 = self.config.betas
                 self.first.lerp_(gradient, 1 - beta1)
                 self.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                scale = self.second.sqrt().div_((1 - beta2**self.steps) ** 0.5).add_(self.config.eps)
-                self.flat.addcdiv_(self.first, scale, value=-lr / (1 - beta1**self.steps))
+                scale = self.second.sqrt().div_((1 - beta2**self.steps).sqrt()).add_(self.config.eps)
+                self.flat.sub_(torch.div(self.first, scale, out=scale).mul_(lr / (1 - beta1**self.steps)))
             case "rmsprop":
                 self.second.mul_(self.config.decay).addcmul_(gradient, gradient, value=1 - self.config.decay)
-                self.flat.addcdiv_(gradient, self.second.sqrt().add_(self.config.eps), value=-lr)
+                self.flat.sub_(gradient.div_(self.second.sqrt().add_(self.config.eps)).mul_(lr))
             case "sgd":
                 self.first.mul_(self.config.momentum).add_(gradient)
-                self.flat.add_(self.first, alpha=-lr)
+                self.flat.sub_(self.first * lr)
         return norm
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that a step changes."""
+        return [self.flat, self.first, self.second, self.steps]
+
     def state(self) -> dict[str, Tensor]:
-        return {"first": self.first, "second": self.second, "steps": torch.tensor(self.steps)}
+        return {"first": self.first, "second": self.second, "steps": self.steps.long()}
 
     def load(self, state: dict[str, Tensor]) -> None:
         self.first.copy_(state["first"])
         self.second.copy_(state["second"])
-        self.steps = int(state["steps"])
+        self.steps.copy_(state["steps"])
+
+
+def check_norm(norm: float, lr: float) -> None:
+    if not math.isfinite(norm):
+        raise RunError(
+            f"learning has run away: the gradient is {norm} (lr {lr:g}); lower lr, set grad_clip, or reward_scale"
+        )
 
 
 def _flat(gradient: Tensor) -> Tensor:

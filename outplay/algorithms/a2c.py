@@ -57,7 +57,7 @@ class A2CLearner(Learner[A2CConfig]):
             "policy_loss": float(policy_loss.detach()),
             "vf_loss": float(value_loss.detach()),
             "entropy": float(entropy.detach()),
-            "grad_norm": norm,
+            "grad_norm": float(norm),
             "explained_variance": explained_variance(batch.rows(estimates.values), batch.rows(estimates.targets)),
             "lr": lr,
             "entropy_coeff": entropy_coeff,

@@ -49,12 +49,17 @@ class Rows:
         return len(self.actions)
 
     def shuffled(self, order: Tensor) -> Rows:
-        return self._each(lambda tensor: _shuffled(tensor, order))
+        return self.each(lambda tensor: _shuffled(tensor, order))
 
     def piece(self, begin: int, end: int) -> Rows:
-        return self._each(lambda tensor: tensor[begin:end])
+        return self.each(lambda tensor: tensor[begin:end])
 
-    def _each(self, function: Callable[[Tensor], Tensor]) -> Rows:
+    def tensors(self) -> list[Tensor]:
+        return [
+            *self.observations, self.actions, self.old_params, self.old_log_prob, self.advantages, self.targets
+        ]  # fmt: skip
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Rows:
         return Rows(
             tuple(function(leaf) for leaf in self.observations),
             function(self.actions),
@@ -157,13 +162,22 @@ class Learner(Generic[C]):
         actions = self.tensor(batch.rows(batch.actions))
         old_params = self.tensor(batch.rows(batch.extras["dist"]))
         return Rows(
-            self.tensors(batch.observation_rows()),
+            self.observation_rows(batch),
             actions,
             old_params,
             self.distribution.log_prob(old_params, actions),
             self.tensor(advantages),
             self.model.normalised(self.tensor(batch.rows(estimates.targets))),
         )
+
+    def observation_rows(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Those of the whole Batch, as the network takes them."""
+        if self.device.type == "cpu" or not batch.all_valid:
+            return self.tensors(batch.observation_rows())
+        # On a GPU they are put together there, which is faster.
+        leaves = range(len(self.policy.leaves))
+        joined = [torch.cat([self.tensor(f.observations[i]) for f in batch.fragments], 1) for i in leaves]
+        return self.model.arranged(tuple(leaf.flatten(0, 1) for leaf in joined))
 
     def lr(self, timesteps: int) -> float:
         return at(self.config.lr_schedule, self.config.lr, timesteps)
@@ -203,15 +217,14 @@ class Learner(Generic[C]):
     @torch.no_grad()
     def normalise_observations(self, batch: Batch) -> None:
         for i, moments in self.moments.items():
-            rows = batch.rows(batch.observations[i])
             is_image = self.policy.leaves[i].is_image
             if is_image:  # large and much alike: some of them will do, and single precision
-                images = self.tensor(rows[:: -(-len(rows) // _MOST_IMAGES)]).float()
+                images = self.tensor(batch.some(i, _MOST_IMAGES)).float()
                 mean = images.mean(0)
                 square = images.sub_(mean).square_().mean(0)
                 moments.merge(len(images), mean.double().cpu().numpy(), square.double().cpu().numpy())
             else:
-                moments.update(rows)
+                moments.update(batch.rows(batch.observations[i]))
             variance = moments.variance.mean() if is_image else moments.variance
             getattr(self.model, f"observation_mean_{i}").copy_(torch.from_numpy(moments.mean))
             getattr(self.model, f"observation_scale_{i}").copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))

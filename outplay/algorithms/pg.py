@@ -58,7 +58,7 @@ class PGLearner(Learner[PGConfig]):
         gradients, metrics = self.gradients(batch)
         lr = self.lr(timesteps)
         norm = self.optimizer.apply(gradients, lr, self.config.grad_clip)
-        return {**metrics, "grad_norm": norm, "lr": lr}
+        return {**metrics, "grad_norm": float(norm), "lr": lr}
 
     def gradients(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
         """Of −log π(a) G, averaged over the steps or added up; G is the discounted sum of the rewards to come."""

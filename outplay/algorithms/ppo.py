@@ -13,7 +13,9 @@ from outplay import returns
 from outplay.algorithms.algorithm import Algorithm
 from outplay.algorithms.learner import Estimates, Learner, Rows, explained_variance, mean_metrics
 from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at
+from outplay.cudagraphs import CapturedStep, Scalar
 from outplay.fragments import Batch
+from outplay.optimizers import check_norm
 from outplay.policies import Policy
 
 
@@ -62,6 +64,7 @@ class PPOLearner(Learner[PPOConfig]):
     def __init__(self, policy: Policy, config: PPOConfig) -> None:
         super().__init__(policy, config)
         self.kl_coeff = config.kl_coeff
+        self._captured: dict[int, CapturedStep[Rows]] = {}  # steps on a GPU, by the number of rows
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
         config = self.config
@@ -74,23 +77,44 @@ class PPOLearner(Learner[PPOConfig]):
 
         pieces, norms = [], []
         for epoch in range(config.num_sgd_iter):
+            is_last = epoch == config.num_sgd_iter - 1
             for piece in self.minibatches(rows, config.sgd_minibatch_size, iteration, epoch, config.shuffle_sequences):
-                loss, metrics = self.loss(piece, entropy_coeff, measure=epoch == config.num_sgd_iter - 1)
-                norms.append(self.optimizer.step(loss, lr, config.grad_clip))
-                pieces.append(metrics)
+                norm, metrics = self.step(piece, lr, entropy_coeff, measure=is_last)
+                norms.append(norm)
+                if is_last:
+                    pieces.append(metrics)
 
-        means = mean_metrics([metrics for metrics in pieces if metrics])
+        means = mean_metrics(pieces)
+        mean_norm = float(torch.stack(norms).mean())
+        check_norm(mean_norm, lr)
         self._adapt_kl_coeff(means["kl"])
         return {
             **means,
-            "grad_norm": float(np.mean(norms)),
+            "grad_norm": mean_norm,
             "explained_variance": explained_variance(batch.rows(estimates.values), batch.rows(estimates.targets)),
             "lr": lr,
             "entropy_coeff": entropy_coeff,
             "kl_coeff": self.kl_coeff,
         }
 
-    def loss(self, rows: Rows, entropy_coeff: float, measure: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, rows: Rows, lr: float, entropy_coeff: float, measure: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """Learn from a minibatch: the norm of the gradient, and if they are to be measured, metrics."""
+        if self.device.type == "cpu":
+            return self._step(rows, lr, entropy_coeff, self.kl_coeff, measure)
+        if len(rows) not in self._captured:
+            scalars = [lr, entropy_coeff, self.kl_coeff]
+            self._captured[len(rows)] = CapturedStep(self._step, rows, scalars, self.optimizer.tensors)
+        return self._captured[len(rows)](rows, lr, entropy_coeff, self.kl_coeff)
+
+    def _step(
+        self, rows: Rows, lr: Scalar, entropy_coeff: Scalar, kl_coeff: Scalar, measure: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, metrics = self.loss(rows, entropy_coeff, kl_coeff, measure)
+        return self.optimizer.step(loss, lr, self.config.grad_clip), metrics
+
+    def loss(
+        self, rows: Rows, entropy_coeff: Scalar, kl_coeff: Scalar, measure: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """−min(ρA, clip(ρ, 1−ε, 1+ε)A) + c_v (V − target)² − c_e H + c_kl KL(old ‖ new), averaged over the rows.
 
         What has no weight in it is computed only when it is to be measured.
@@ -100,18 +124,18 @@ class PPOLearner(Learner[PPOConfig]):
             params, values = self.model.both(rows.observations)
             value_loss = self._value_loss(values, rows.targets)
         else:
-            params, value_loss = self.model.policy(rows.observations), torch.zeros(())
+            params, value_loss = self.model.policy(rows.observations), torch.zeros((), device=self.device)
         ratio = (self.distribution.log_prob(params, rows.actions) - rows.old_log_prob).exp()
         clipped = ratio.clamp(1 - config.clip_param, 1 + config.clip_param)
         policy_loss = -torch.minimum(ratio * rows.advantages, clipped * rows.advantages).mean()
         loss = policy_loss + config.vf_loss_coeff * value_loss
         metrics = {"policy_loss": policy_loss, "vf_loss": value_loss}
-        if entropy_coeff or measure:
+        if measure or entropy_coeff:
             metrics["entropy"] = self.distribution.entropy(params).mean()
             loss = loss - entropy_coeff * metrics["entropy"]
-        if self.kl_coeff or measure:
+        if measure or kl_coeff:
             metrics["kl"] = self.distribution.kl(rows.old_params, params).mean()
-            loss = loss + self.kl_coeff * metrics["kl"]
+            loss = loss + kl_coeff * metrics["kl"]
         if not measure:
             return loss, {}
         metrics |= {"total_loss": loss, "clip_fraction": (ratio != clipped).float().mean()}

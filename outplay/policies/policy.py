@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from outplay.config import ModelConfig
+from outplay.cudagraphs import CapturedActing
 from outplay.errors import CheckpointError
-from outplay.policies.capture import Captured
 from outplay.policies.distributions import DiagonalGaussian, distribution_for
 from outplay.policies.networks import ActorCritic
 from outplay.spaces import Leaf, Leaves, leaves
@@ -68,7 +68,7 @@ class Policy:
         self._scaling = ActionScaling(action_space, normalize_actions, clip_actions)
         self.version = 0
         self.device = torch.device("cpu")
-        self._captured: dict[int, Captured] = {}  # by the number of rows
+        self._captured: dict[int, CapturedActing] = {}  # by the number of rows
 
     def to(self, device: str) -> Self:
         """Move the network to a device."""
@@ -89,7 +89,7 @@ class Policy:
         arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
         if self.device.type == "cuda" and self.model.stands_still:
             if (rows := len(arrays[0])) not in self._captured:
-                self._captured[rows] = Captured(self._outputs, arrays, self.device)
+                self._captured[rows] = CapturedActing(self._outputs, arrays, self.device)
             outputs = self._captured[rows](arrays).numpy()
         else:
             outputs = self._outputs(tuple(array.to(self.device) for array in arrays)).cpu().numpy()

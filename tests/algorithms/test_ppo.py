@@ -39,7 +39,7 @@ def rows(advantage: float = 1.0, ratio: float = 1.0, target: float = 0.0, old: A
 
 
 def loss(ppo: Any, *args: Any, entropy_coeff: float = 0.0, **kwargs: Any) -> tuple[float, dict[str, float]]:
-    value, metrics = ppo.loss(rows(*args, **kwargs), entropy_coeff)
+    value, metrics = ppo.loss(rows(*args, **kwargs), entropy_coeff, ppo.kl_coeff)
     return value.item(), {name: m.item() for name, m in metrics.items()}
 
 
@@ -62,7 +62,7 @@ def test_clip_param(advantage: float, ratio: float, clip_param: float, expected:
 
 def test_beyond_the_clip_nothing_is_learned() -> None:
     ppo = learner(vf_loss_coeff=0.0)
-    value, _ = ppo.loss(rows(1.0, 2.0), 0.0)
+    value, _ = ppo.loss(rows(1.0, 2.0), 0.0, 0.0)
     gradients = torch.autograd.grad(value, ppo.optimizer.parameters, allow_unused=True, materialize_grads=True)
     assert all(not g.any() for g in gradients)
 

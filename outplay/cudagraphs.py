@@ -1,0 +1,99 @@
+"""CUDA graphs: a computation on a GPU recorded once and replayed, without the cost of starting each of its kernels.
+
+What a recorded function reads and writes must stay where it is; the values there may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+Scalar = float | Tensor
+
+_WARM_UPS = 3  # what CUDA's libraries set up on first use must not be recorded
+
+
+class CapturedActing:
+    """A function of tensors of fixed shapes, from memory of the host and back to it.
+
+    >>> captured = CapturedActing(network, (example,), device)
+    >>> outputs = captured((observations,))
+    """
+
+    def __init__(
+        self, function: Callable[[tuple[Tensor, ...]], Tensor], examples: tuple[Tensor, ...], device: torch.device
+    ) -> None:
+        self._staged = tuple(torch.empty_like(example, pin_memory=True) for example in examples)
+        self._inputs = tuple(example.to(device) for example in examples)
+        _warm_up(lambda: function(self._inputs))
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._outputs = function(self._inputs)
+        self._results = torch.empty_like(self._outputs, device="cpu", pin_memory=True)
+
+    def __call__(self, values: tuple[Tensor, ...]) -> Tensor:
+        for staged, inputs, value in zip(self._staged, self._inputs, values, strict=True):
+            staged.copy_(value)
+            inputs.copy_(staged, non_blocking=True)
+        self._graph.replay()
+        self._results.copy_(self._outputs, non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+        return self._results.clone()
+
+
+class Minibatch(Protocol):
+    def tensors(self) -> list[Tensor]: ...
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Self: ...
+
+
+M = TypeVar("M", bound=Minibatch)
+
+
+class CapturedStep(Generic[M]):
+    """A learner's step: `step(minibatch, *scalars)` gives a number and metrics, and changes `state`.
+
+    >>> captured = CapturedStep(step, minibatch, [lr], [weights, moments])
+    >>> norm, metrics = captured(minibatch, lr)
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., tuple[Tensor, dict[str, Tensor]]],
+        example: M,
+        scalars: Sequence[float],
+        state: Sequence[Tensor],
+    ) -> None:
+        self._minibatch = example.each(torch.clone)
+        device = example.tensors()[0].device
+        self._scalars = [torch.tensor(value, device=device) for value in scalars]
+        before = [tensor.clone() for tensor in state]
+        _warm_up(lambda: step(self._minibatch, *self._scalars))
+        for tensor, value in zip(state, before, strict=True):
+            tensor.copy_(value)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            number, metrics = step(self._minibatch, *self._scalars)
+            self._outputs = torch.stack([number, *metrics.values()])
+        self._names = list(metrics)
+
+    def __call__(self, minibatch: M, *scalars: float) -> tuple[Tensor, dict[str, Tensor]]:
+        for own, given in zip(self._minibatch.tensors(), minibatch.tensors(), strict=True):
+            own.copy_(given)
+        for scalar, value in zip(self._scalars, scalars, strict=True):
+            scalar.fill_(value)
+        self._graph.replay()
+        number, *metrics = self._outputs.clone().unbind()
+        return number, dict(zip(self._names, metrics, strict=True))
+
+
+def _warm_up(function: Callable[[], object]) -> None:
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UPS):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
