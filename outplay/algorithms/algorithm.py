@@ -120,7 +120,7 @@ class Algorithm:
         if self.config.num_workers != "auto":
             return int(self.config.num_workers)
         pays = not self.probe.is_native and self.probe.step_seconds > _WORTH_WORKERS
-        return min(count_cpus(), self.config.num_env_groups) if pays and count_cpus() > 1 else 0
+        return min(count_cpus(), len(self.group_sizes)) if pays and count_cpus() > 1 else 0
 
     def _policy_spec(self) -> PolicySpec:
         config = self.config

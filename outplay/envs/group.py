@@ -125,6 +125,7 @@ class EnvGroup:
         self._returns = np.array(state.returns, np.float64)
         self._lengths = np.array(state.lengths)
         self._task = state.task
+        self._expected = 0  # steps of the next Fragment, if it is of whole episodes
         self._starts = np.ones(lanes, bool)
         self._observations: Leaves = ()
         self.wrongly_rebuilt: list[int] = []  # lanes that are not as they were
@@ -211,7 +212,8 @@ class EnvGroup:
         self, policy: Actor, steps: int, explore: bool, version: int, complete: bool = False
     ) -> Generator[None, None, Fragment]:
         """`collect`, but whenever its environments have begun a step, it gives others the time to do something."""
-        recorder = _Recorder(self, policy, steps, complete)
+        # Whole episodes are about as long as the last ones were.
+        recorder = _Recorder(self, policy, max(steps, self._expected if complete else 0), complete)
         rng = stream(self.seed, "actions", self.index, self._fragments)
         state = policy.initial_state(self.vector.num_envs)
         playing = np.ones(self.vector.num_envs, bool)
@@ -250,6 +252,7 @@ class EnvGroup:
                     "set max_episode_steps"
                 )
         self._fragments += 1
+        self._expected = t * 5 // 4
         fragment = recorder.finish(t, version, self._observations, self._episodes, self.vector.get_state())
         fragment.running_returns, fragment.running_lengths = self._returns.copy(), self._lengths.copy()
         fragment.seconds = {"act": act_seconds, "step": step_seconds}

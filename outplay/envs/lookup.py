@@ -34,7 +34,7 @@ def register_env(name: str, factory: Factory) -> None:
     """Give an environment a name, for `env: name` in a config or an experiment file.
 
     `factory` is a class or a function. If it has a parameter `env_config` (or `config`), it gets the dict; otherwise
-    the items of `env_config` are its keyword arguments. A class may bring its own vector, as outplay/envs/pong.py does.
+    the items of `env_config` are its keyword arguments.
 
     >>> outplay.register_env("maze", lambda env_config: Maze(size=env_config.get("size", 5)))
     >>> PPO(env="maze", config={"env_config": {"size": 9}})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import gymnasium
 
 from outplay.envs.lookup import EnvSpec
@@ -19,7 +17,7 @@ _ADAPTERS = {
 
 
 def has_native_vector(spec: EnvSpec) -> bool:
-    return spec.is_atari or spec.is_envpool or _own_vector(spec) is not None or _adapter(spec) is not None
+    return spec.is_atari or spec.is_envpool or _adapter(spec) is not None
 
 
 def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1, apart: bool = False) -> Vector:
@@ -32,8 +30,6 @@ def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1, apart: bool 
         vector = AtariVector(spec, num_envs, num_threads, apart)
     elif spec.is_envpool:
         vector = EnvPoolVector(spec, num_envs, num_threads)
-    elif (own := _own_vector(spec)) is not None:
-        vector = own(spec, num_envs, num_threads, apart)
     elif (adapter := _adapter(spec)) is not None:
         vector = adapter(spec, num_envs)
     else:
@@ -44,11 +40,6 @@ def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1, apart: bool 
         vector.close()
         raise
     return vector
-
-
-def _own_vector(spec: EnvSpec) -> Callable[..., Vector] | None:
-    """That of a class that brings one."""
-    return None if spec.frame_stack > 1 else getattr(spec.factory, "vector", None)
 
 
 def _adapter(spec: EnvSpec) -> type[CartPoleVector] | None:

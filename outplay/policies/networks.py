@@ -281,10 +281,11 @@ class ActorCritic(nn.Module):
         features: Tensor
         if self._still is not None and (still := self._still[1])[hidden] is not hidden:
             features = still[hidden](still[encoder](observations, normalisers, self.dtype).to(self.dtype))
-        else:
-            kind = observations[0].device.type
-            with torch.autocast(kind, torch.bfloat16, enabled=self.autocasts, cache_enabled=False):
+        elif self.autocasts:
+            with torch.autocast(observations[0].device.type, torch.bfloat16, cache_enabled=False):
                 features = hidden(encoder(observations, normalisers, self.dtype))
+        else:
+            features = hidden(encoder(observations, normalisers, self.dtype))
         return features.float()
 
     def _params(self, hidden: Tensor) -> Tensor:
