@@ -47,7 +47,7 @@ PPO_UPDATES = 6
 Timed = list[tuple[float, int]]  # seconds and steps of updates
 
 
-# The maths of (a) and (b): as a tutorial would write it, in numpy, and dense.
+# The maths of (a) and (b): as the tutorials have it, in numpy, dense, in double precision.
 
 
 def play(env: Any, model: dict[str, Any], rng: Any) -> tuple[dict[str, Any], int]:
@@ -55,7 +55,7 @@ def play(env: Any, model: dict[str, Any], rng: Any) -> tuple[dict[str, Any], int
     import numpy as np
 
     def pixels(frame: Any) -> Any:
-        field = frame[35:195][::2, ::2, 0].astype(np.float32).ravel()
+        field = frame[35:195][::2, ::2, 0].astype(float).ravel()
         field[(field == 144) | (field == 109)] = 0
         field[field != 0] = 1
         return field
@@ -64,7 +64,7 @@ def play(env: Any, model: dict[str, Any], rng: Any) -> tuple[dict[str, Any], int
     before, images, hiddens, errors, rewards, over = None, [], [], [], [], False
     while not over:
         now = pixels(frame)
-        image = now - before if before is not None else np.zeros(6400, np.float32)
+        image = now - before if before is not None else np.zeros(6400)
         before = now
         hidden = model["W1"] @ image
         hidden[hidden < 0] = 0
@@ -76,12 +76,12 @@ def play(env: Any, model: dict[str, Any], rng: Any) -> tuple[dict[str, Any], int
         errors.append(up - chance)
         rewards.append(float(reward))
         over = terminated or truncated
-    returns, running = np.zeros(len(rewards), np.float32), 0.0
+    returns, running = np.zeros(len(rewards)), 0.0
     for t in reversed(range(len(rewards))):
         running = rewards[t] if rewards[t] else 0.99 * running
         returns[t] = running
     returns = (returns - returns.mean()) / returns.std()
-    weighted = (np.array(errors) * returns).astype(np.float32)
+    weighted = np.array(errors) * returns
     hidden_all = np.array(hiddens)
     back = np.outer(weighted, model["W2"]) * (hidden_all > 0)
     return {"W1": back.T @ np.array(images), "W2": hidden_all.T @ weighted}, len(rewards)
@@ -92,8 +92,8 @@ def new_model() -> dict[str, Any]:
 
     rng = np.random.default_rng(0)
     return {
-        "W1": (rng.normal(size=(200, 6400)) / 80).astype(np.float32),
-        "W2": (rng.normal(size=200) / 200**0.5).astype(np.float32),
+        "W1": rng.normal(size=(200, 6400)) / 80,
+        "W2": rng.normal(size=200) / 200**0.5,
     }
 
 

@@ -1,0 +1,80 @@
+"""On a GPU: what is recorded and replayed is what would have been computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from outplay import PPO, ConfigError
+from outplay.algorithms.ppo import PPOLearner
+from outplay.fragments import join
+
+CONFIG = {
+    "num_envs": 8, "num_env_groups": 2, "train_batch_size": 256, "sgd_minibatch_size": 100, "num_sgd_iter": 2,
+    "num_workers": 0, "num_gpus": 1, "normalize_observations": True, "kl_coeff": 0.1, "lr": 1e-3,
+    "lr_schedule": [[0, 1e-3], [1000, 0.0]], "env_config": {"repeat_action_probability": 0.0},
+    "model": {"conv_filters": [[16, 8, 4], [32, 4, 2]], "fcnet_hiddens": [64]},
+}  # fmt: skip
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+
+
+def trainer(**config: Any) -> PPO:
+    return PPO(env="ALE/Pong-v5", config={**CONFIG, **config})
+
+
+@on_gpu
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd"])
+def test_a_recorded_step_is_a_plain_one(optimizer: str) -> None:
+    """Pieces of two sizes, rates that change: three iterations of each, on the same batches."""
+    with (
+        trainer(optimizer={"type": optimizer}, act_on_gpu=False) as recorded,
+        trainer(optimizer={"type": optimizer}, act_on_gpu=False) as plain,
+    ):
+        learner = plain.learner
+        assert isinstance(learner, PPOLearner)
+        learner.step = lambda rows, lr, entropy, measure: learner._step(rows, lr, entropy, learner.kl_coeff, measure)  # type: ignore[method-assign]
+        for iteration in range(3):
+            batch = join(recorded._collect())
+            ours = recorded.learner.update(batch, 256 * iteration, iteration)
+            theirs = plain.learner.update(batch, 256 * iteration, iteration)
+            assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-4)
+        assert torch.allclose(recorded.policy.flat, plain.policy.flat, atol=1e-3)
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_recorded_acting_follows_the_weights(precision: str) -> None:
+    model = {**CONFIG["model"], "precision": precision}  # type: ignore[dict-item]
+    with trainer(model=model) as ours:
+        assert ours.config.act_on_gpu is True
+        rng = np.random.default_rng(0)
+        observations = (rng.integers(0, 255, (4, 4, 84, 84), dtype=np.uint8),)
+        for _ in range(3):
+            ours.train()
+            (worker,) = ours.workers.foreach_worker(lambda worker: worker)
+            acted = worker.policy.act(observations, {}, False, rng)[2]
+            expected = ours.policy.act(observations, {}, False, rng)[2]
+            assert acted["dist"] == pytest.approx(expected["dist"], abs=1e-2)
+            assert acted["value"] == pytest.approx(expected["value"], abs=1e-2)
+
+
+@on_gpu
+def test_it_is_saved_and_restored(tmp_path: Path) -> None:
+    with trainer() as first:
+        first.train()
+        path = first.save(tmp_path)
+        weights = first.policy.flat.cpu()
+    with trainer() as second:
+        second.restore(path)
+        assert second.policy.flat.cpu().equal(weights)
+        second.train()
+
+
+def test_acting_on_a_gpu_needs_one() -> None:
+    with pytest.raises(ConfigError, match="act_on_gpu"):
+        trainer(num_gpus=0, act_on_gpu=True)
