@@ -176,8 +176,7 @@ def recipe(batch: int, updates: int) -> Timed:
 
     config = {**load_recipe("pong-pg").config, "train_batch_episodes": batch}
     with PG(env="PongDifference", config=config) as trainer:
-        if batch <= 10:
-            trainer.train()
+        trainer.train()
         results = [trainer.train() for _ in range(updates)]
     totals = [result["env_steps_per_s"] * result["time_this_iter_s"] for result in results]
     return [(result["time_this_iter_s"], round(steps)) for result, steps in zip(results, totals, strict=True)]

@@ -78,7 +78,7 @@ class EpisodeWindow:
         self.lengths.clear()
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
-        self.running = state["running"]
+        self.running = state.get("running")  # checkpoints of 0.2.0 do not have it
         self.total = int(state["total"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,8 +17,8 @@ from outplay.config import ModelConfig
 from outplay.engine import api as engine
 from outplay.engine.remote import ActorHandle, remote
 from outplay.engine.slots import count_cpus
-from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector
-from outplay.envs.group import LONGEST_EPISODE, collect_together
+from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector, split_envs
+from outplay.envs.group import LONGEST_EPISODE, take_turns
 from outplay.errors import ActorDiedError, EnvError, OutplayError, RunError, TaskError
 from outplay.fragments import Fragment
 from outplay.policies import ActionScaling, Policy, Weights
@@ -105,7 +105,7 @@ class RolloutWorker:
             )
             for index, state in states.items()
         }
-        self._evaluation: dict[int, Vector] = {}
+        self._evaluation: dict[int, list[Vector]] = {}
 
     def collect(self, weights: Weights, task: Any = None) -> list[Fragment]:
         """One Fragment from each EnvGroup, in order."""
@@ -115,7 +115,7 @@ class RolloutWorker:
             for group in self.groups.values():
                 group.set_task(task)
         with one_thread():
-            return collect_together(
+            return take_turns(
                 [
                     group.collecting(
                         self.policy, spec.fragment_length, spec.explore, weights.version, spec.complete_episodes
@@ -139,11 +139,25 @@ class RolloutWorker:
     ) -> EpisodeResults:
         """Play this many episodes side by side, on seeds of their own; or stop after `most_steps` steps in all."""
         self.load(weights)
+        # Where environments step in threads, half of them step while the policy acts for the other half.
+        sizes = split_envs(episodes, 2 if self.spec.env.is_atari else 1)
         if episodes not in self._evaluation:
-            self._evaluation[episodes] = make_vector(self.spec.env, episodes, self.num_threads, apart=True)
+            self._evaluation[episodes] = [
+                make_vector(self.spec.env, size, self.num_threads, apart=True) for size in sizes
+            ]
         with one_thread():
-            vector = self._evaluation[episodes]
-            return play_episodes(vector, self.policy, self.spec.seed, key, most_steps, explore, task)
+            parts = take_turns(
+                [
+                    playing_episodes(vector, self.policy, self.spec.seed, (*key, part), most_steps, explore, task)
+                    for part, vector in enumerate(self._evaluation[episodes])
+                ]
+            )
+        return EpisodeResults(
+            [value for part in parts for value in part.returns],
+            [length for part in parts for length in part.lengths],
+            sum(part.steps for part in parts),
+            all(part.finished for part in parts),
+        )
 
     def get_policy(self) -> Policy:
         return self.policy
@@ -155,11 +169,12 @@ class RolloutWorker:
         return os.uname().nodename, os.getpid()
 
     def close(self) -> None:
-        for vector in (*(group.vector for group in self.groups.values()), *self._evaluation.values()):
-            vector.close()
+        for vectors in ([group.vector for group in self.groups.values()], *self._evaluation.values()):
+            for vector in vectors:
+                vector.close()
 
 
-def play_episodes(
+def playing_episodes(
     vector: Vector,
     policy: Policy,
     seed: int,
@@ -167,7 +182,7 @@ def play_episodes(
     most_steps: int | None,
     explore: bool,
     task: Any = None,
-) -> EpisodeResults:
+) -> Generator[None, None, EpisodeResults]:
     """One episode in each lane, or fewer steps in all: then it is not `finished`."""
     lanes = vector.num_envs
     rng = stream(seed, "evaluation actions", *key)
@@ -178,7 +193,10 @@ def play_episodes(
     state = policy.initial_state(lanes)
     while playing.any() and (most_steps is None or lengths.sum() < most_steps):
         actions, state, _ = policy.act(observations, state, explore, rng)
-        observations, rewards, terminated, truncated = vector.step(policy.to_env(actions), playing)
+        env_actions = policy.to_env(actions)
+        vector.begin(env_actions, playing)
+        yield
+        observations, rewards, terminated, truncated = vector.step(env_actions, playing)
         returns += rewards * playing
         lengths += playing
         playing &= ~(terminated | truncated)

@@ -28,10 +28,14 @@ NOT_RUN = {
     "export RAY": "needs a Ray cluster",
     "python examples/parallel_gradients.py": "needs a Ray cluster; the example has a test of its own below",
     "python parallel_gradients.py": "needs a Ray cluster",
+    "python examples/pong_": "tests of their own run them",
+    "num_gpus=1": "needs a GPU",
     "python benchmarks/": "minutes long; its figures are in RESULTS.md",
     ".venv/bin/": "other tests run these",
 }
 SHORTER = {
+    "outplay train pong-pg": " --stop training_iteration=1 --config max_episode_steps=50",
+    "outplay train pong": " --stop training_iteration=1 --config train_batch_size=64",
     "outplay train --env": " --stop training_iteration=1",
     "outplay train -f": " --stop training_iteration=1 --config train_batch_size=256",
 }

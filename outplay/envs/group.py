@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from outplay.errors import EnvError
 from outplay.fragments import Fragment
 from outplay.spaces import Leaves
 from outplay.streams import seed_for, stream
+
+T = TypeVar("T")
 
 # A rebuilt environment plays its episode again. Beyond this many steps, that is not worth its memory and its time.
 LONGEST_REPLAY = 100_000
@@ -206,7 +208,7 @@ class EnvGroup:
 
     def collect(self, policy: Actor, steps: int, explore: bool, version: int, complete: bool = False) -> Fragment:
         """Let the policy play `steps` steps in every lane; with `complete`, until the running episodes are over."""
-        return collect_together([self.collecting(policy, steps, explore, version, complete)])[0]
+        return take_turns([self.collecting(policy, steps, explore, version, complete)])[0]
 
     def collecting(
         self, policy: Actor, steps: int, explore: bool, version: int, complete: bool = False
@@ -270,17 +272,17 @@ class EnvGroup:
         self.vector.close()
 
 
-def collect_together(groups: list[Generator[None, None, Fragment]]) -> list[Fragment]:
-    """Let EnvGroups collect by turns: while the environments of one step, the policy acts for the next."""
-    fragments: list[Fragment | None] = [None] * len(groups)
-    while any(fragment is None for fragment in fragments):
-        for i, group in enumerate(groups):
-            if fragments[i] is None:
+def take_turns(players: list[Generator[None, None, T]]) -> list[T]:
+    """Let EnvGroups play by turns: while the environments of one step, the policy acts for the next. Their results."""
+    results: dict[int, T] = {}
+    while len(results) < len(players):
+        for i, player in enumerate(players):
+            if i not in results:
                 try:
-                    next(group)
+                    next(player)
                 except StopIteration as end:
-                    fragments[i] = end.value
-    return [fragment for fragment in fragments if fragment is not None]
+                    results[i] = end.value
+    return [results[i] for i in range(len(players))]
 
 
 class _Recorder:
