@@ -1,6 +1,6 @@
 """Pong: seconds per update of the policy gradient, four ways; and steps per second of PPO beside Stable-Baselines3.
 
-    python benchmarks/pong.py [--batches 1,10,60,300] [--rounds 3] [--only pg,ppo] [--json FILE]
+    python benchmarks/pong.py [--batches 1,10,60,300] [--rounds 1] [--only pg,ppo] [--json FILE]
 
 The policy gradient is that of "Pong from Pixels": an update is one gradient from each game of a batch. The four ways:
 (a) a plain loop, one game after the other; (b) actors on Ray, with the same maths; (c) examples/pong_actors.py on

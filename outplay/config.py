@@ -92,7 +92,7 @@ class ModelConfig(Settings):
         description="Of convolutions and hidden layers; outputs and weights stay float32. bfloat16 is faster on some "
         "chips.",
     )
-    use_bias: bool = Field(True, description="Whether layers add a bias.")
+    use_bias: bool = Field(True, description="Whether layers add a bias; the value's output always does.")
     initializer: Literal["orthogonal", "normal"] = Field(
         "orthogonal",
         description="The first weights: orthogonal with small outputs, as is usual for PPO; or normal with deviation "

@@ -148,7 +148,15 @@ class RolloutWorker:
         with one_thread():
             parts = take_turns(
                 [
-                    playing_episodes(vector, self.policy, self.spec.seed, (*key, part), most_steps, explore, task)
+                    playing_episodes(
+                        vector,
+                        self.policy,
+                        self.spec.seed,
+                        (*key, part) if len(sizes) > 1 else key,
+                        most_steps,
+                        explore,
+                        task,
+                    )
                     for part, vector in enumerate(self._evaluation[episodes])
                 ]
             )

@@ -267,6 +267,28 @@ def test_sparse_inputs_change_nothing_but_the_cost() -> None:
     assert one == pytest.approx(other, abs=1e-5)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_weights_that_stand_still_are_the_ones_that_were_given(precision: Any) -> None:
+    space = spaces.Box(0, 255, (4, 20, 20), np.uint8)
+    model = ModelConfig(conv_filters=[(8, 4, 2)], fcnet_hiddens=[16], precision=precision)
+    policies = [Policy(space, spaces.Discrete(3), model, seed, True, True) for seed in range(3)]
+    rng = np.random.default_rng(0)
+    observations = (rng.integers(0, 255, (5, 4, 20, 20), dtype=np.uint8),)
+    learning, acting, other = policies
+    for policy in (learning, other):
+        policy.set_weights({**policy.get_weights(), "observation_mean_0": np.full((4, 20, 20), 100 * rng.random())})
+
+    def said(policy: Policy) -> dict[str, np.ndarray]:
+        return policy.act(observations, {}, False, rng)[2]
+
+    acting.load(learning.snapshot(1))
+    assert np.array_equal(said(acting)["dist"], said(learning)["dist"])
+    acting.load(other.snapshot(2))
+    assert np.array_equal(said(acting)["dist"], said(other)["dist"])
+    acting.set_weights(learning.get_weights())
+    assert np.array_equal(said(acting)["value"], said(learning)["value"])
+
+
 def test_sparse_inputs_are_not_for_images() -> None:
     with pytest.raises(ConfigError, match="sparse_inputs"):
         Policy(spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(2), ModelConfig(sparse_inputs=True), 0)

@@ -9,6 +9,7 @@ from outplay.algorithms.algorithm import Algorithm
 from outplay.algorithms.learner import Learner, explained_variance
 from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at
 from outplay.fragments import Batch
+from outplay.optimizers import check_norm
 
 
 class A2CConfig(AlgorithmConfig):
@@ -52,6 +53,7 @@ class A2CLearner(Learner[A2CConfig]):
         entropy = self.distribution.entropy(params).mean()
         loss = policy_loss + config.vf_loss_coeff * value_loss - entropy_coeff * entropy
         norm = self.optimizer.step(loss, lr, config.grad_clip)
+        check_norm(float(norm), lr)
         return {
             "total_loss": float(loss.detach()),
             "policy_loss": float(policy_loss.detach()),

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -106,8 +107,9 @@ class Algorithm:
             images = any(leaf.is_image for leaf in probe.leaves)
             act_on_gpu = bool(config.num_gpus) and images and not self.num_workers
             self.config = config = config.model_copy(update={"act_on_gpu": act_on_gpu})
-        elif config.act_on_gpu and (self.num_workers or not config.num_gpus):
-            raise ConfigError("act_on_gpu: true needs num_gpus: 1 and num_workers: 0")
+        elif config.act_on_gpu and (self.num_workers or not config.num_gpus):  # a run may go on elsewhere
+            log.warning("act_on_gpu is true, which needs num_gpus: 1 and num_workers: 0; acting on the CPU")
+            self.config = config = config.model_copy(update={"act_on_gpu": False})
         if config.num_envs_per_worker is not None:
             log.warning("num_envs_per_worker is set: the result of this run depends on num_workers; num_envs does not")
         self.inexact = probe.inexact  # why resuming would not be exact
@@ -279,7 +281,9 @@ class Algorithm:
             policy = self._policy_spec().make()
             policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
         if self._evaluator is None:
-            self._evaluator = Evaluator(self._rollout_spec(), self.config.evaluation_num_workers)
+            spec = self._rollout_spec()
+            elsewhere = self.config.evaluation_num_workers  # processes that have no GPU
+            self._evaluator = Evaluator(replace(spec, device="cpu") if elsewhere else spec, elsewhere)
         with self.timers("evaluate"):
             return self._evaluator.evaluate(
                 policy.snapshot(self._evaluator.next_version()),

@@ -14,6 +14,7 @@ from outplay.algorithms.algorithm import Algorithm
 from outplay.algorithms.learner import Learner
 from outplay.config import AlgorithmConfig, NotNegative, Positive
 from outplay.fragments import Batch, Fragment
+from outplay.optimizers import check_norm
 
 
 class PGConfig(AlgorithmConfig):
@@ -58,6 +59,7 @@ class PGLearner(Learner[PGConfig]):
         gradients, metrics = self.gradients(batch)
         lr = self.lr(timesteps)
         norm = self.optimizer.apply(gradients, lr, self.config.grad_clip)
+        check_norm(float(norm), lr)
         return {**metrics, "grad_norm": float(norm), "lr": lr}
 
     def gradients(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:

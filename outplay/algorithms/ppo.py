@@ -99,7 +99,9 @@ class PPOLearner(Learner[PPOConfig]):
 
     def step(self, rows: Rows, lr: float, entropy_coeff: float, measure: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Learn from a minibatch: the norm of the gradient, and if they are to be measured, metrics."""
-        if self.device.type == "cpu":
+        # Whole episodes make minibatches of ever new sizes, which are not worth a recording each.
+        plain = self.config.batch_mode == "complete_episodes" or not self.model.capturable
+        if self.device.type == "cpu" or plain:
             return self._step(rows, lr, entropy_coeff, self.kl_coeff, measure)
         if len(rows) not in self._captured:
             scalars = [lr, entropy_coeff, self.kl_coeff]

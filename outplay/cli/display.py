@@ -42,6 +42,8 @@ def display(run: Run, as_json: bool) -> Iterator[Show]:
             text, running = episode_lines(result, running)
         else:
             text = to_json(result) if as_json else line(result)
+        if not text:  # no episode ended
+            return
         try:
             print(text, flush=True)
         except BrokenPipeError:  # the reader, `head` perhaps, has seen enough: what was trained is kept

@@ -53,6 +53,7 @@ def evaluate(
         "evaluation_explore": explore,
         "evaluation_num_workers": 0,
         "num_gpus": 0,
+        "act_on_gpu": False,
         **({} if seed is None else {"seed": seed}),
     }
     folders = [Path(path) for path in state["env_folders"]]

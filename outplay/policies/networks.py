@@ -36,6 +36,7 @@ class Encoder(nn.Module):
     def __init__(self, leaves: tuple[Leaf, ...], model: ModelConfig) -> None:
         super().__init__()
         self.leaves = leaves
+        self.is_sparse = model.sparse_inputs
         self.keeps_bytes = model.sparse_inputs and len(leaves) == 1 and isinstance(leaves[0].space, spaces.Box)
         self.convolutions = nn.ModuleList(_convolutions(leaf, model) for leaf in leaves if leaf.is_image)
         self.num_features = sum(
@@ -243,6 +244,12 @@ class ActorCritic(nn.Module):
                     mean, scale = _arranged(mean[None], leaf).to(self.dtype), scale.to(self.dtype)
                 normalisers[i] = (mean, scale)
         return normalisers
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold it: not where sizes depend on values, or constants come from the host."""
+        kinds = (spaces.MultiDiscrete, spaces.Discrete)
+        return not self.encoder.is_sparse and not any(isinstance(leaf.space, kinds) for leaf in self.leaves)
 
     @property
     def stands_still(self) -> bool:

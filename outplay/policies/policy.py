@@ -87,7 +87,7 @@ class Policy:
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         """Actions for a batch of observations; extras: the distribution's parameters, and values if at hand."""
         arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
-        if self.device.type == "cuda" and self.model.stands_still:
+        if self.device.type == "cuda" and self.model.stands_still and self.model.capturable:
             if (rows := len(arrays[0])) not in self._captured:
                 self._captured[rows] = CapturedActing(self._outputs, arrays, self.device)
             outputs = self._captured[rows](arrays).numpy()
@@ -136,6 +136,8 @@ class Policy:
         with torch.no_grad():
             for name, p in own.items():
                 p.copy_(values[name])
+        if self.model.stands_still:
+            self.model.stand_still()
 
     def snapshot(self, version: int) -> Weights:
         return Weights(version, self.flat.detach().cpu().numpy().copy())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from outplay import PPO, ConfigError
+from outplay import PPO
 from outplay.algorithms.ppo import PPOLearner
 from outplay.fragments import join
 
@@ -75,6 +75,7 @@ def test_it_is_saved_and_restored(tmp_path: Path) -> None:
         second.train()
 
 
-def test_acting_on_a_gpu_needs_one() -> None:
-    with pytest.raises(ConfigError, match="act_on_gpu"):
-        trainer(num_gpus=0, act_on_gpu=True)
+def test_a_run_that_acted_on_a_gpu_goes_on_without(caplog: pytest.LogCaptureFixture) -> None:
+    with trainer(num_gpus=0, act_on_gpu=True) as ours:
+        assert ours.config.act_on_gpu is False
+    assert "acting on the CPU" in caplog.text

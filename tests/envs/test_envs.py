@@ -18,6 +18,7 @@ from outplay import PG, PPO, EnvError
 from outplay.envs import EnvGroup, EnvSpec, GroupState, find_env, has_native_vector, make_vector, probe_env, split_envs
 from outplay.envs.check import check_env
 from outplay.envs.lookup import is_import_path
+from outplay.envs.native import _FORGETFUL
 from outplay.envs.pong import PongDifference
 from tests import probes
 
@@ -283,6 +284,37 @@ def test_pong_as_differences_is_gymnasiums_game(sticky: float) -> None:
 
 def things(frame: np.ndarray) -> np.ndarray:
     return ~np.isin(frame[35:195:2, ::2, 0].ravel(), (0, 109, 144))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_step_that_nobody_waited_for_is_forgotten_by_a_reset(apart: bool) -> None:
+    spec = VECTORS["Atari"]
+    left, fresh = make_vector(spec, 2, apart=apart), make_vector(spec, 2, apart=apart)
+    left.reset(np.ones(2, bool), [0, 1])
+    left.begin(np.ones(2, np.int64))
+    assert play(left, 10) == play(fresh, 10)
+
+
+@pytest.mark.parametrize("game", sorted(_FORGETFUL))
+def test_a_game_that_is_seeded_now_and_then_forgets_what_was_played(game: str) -> None:
+    name = "ALE/" + "".join(word.capitalize() for word in game.split("_")) + "-v5"
+    spec = EnvSpec(name, None, {"repeat_action_probability": 0.0})
+    played, led = make_vector(spec, 1), make_vector(spec, 1)
+    assert played.episodes_per_seed > 1
+    everyone = np.ones(1, bool)
+    rng = np.random.default_rng(0)
+    for vector in (played, led):
+        vector.reset(everyone, [5])
+    for _ in range(300):
+        _, _, terminated, _ = played.step(drawn(rng, played))
+        if terminated[0]:
+            break
+    for _ in range(2):
+        assert np.array_equal(played.reset(everyone, [None])[0], led.reset(everyone, [None])[0])
+        for _ in range(60):
+            actions = drawn(rng, played)
+            for mine, theirs in zip(_all(played.step(actions)), _all(led.step(actions)), strict=True):
+                assert np.array_equal(mine, theirs)
 
 
 def test_pong_as_differences_names_a_wrong_option() -> None:
