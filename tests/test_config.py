@@ -157,7 +157,7 @@ def test_every_recipe_is_valid() -> None:
     for name in recipe_names():
         recipe = load_recipe(name)
         assert recipe.description
-        assert recipe.stop
+        assert recipe.stop or name == "pong-pg"  # which goes on until Ctrl-C, as its tutorial does
         validated(find_algorithm(recipe.run).Config, {**recipe.config, "env": recipe.env}, name)
     with pytest.raises(ConfigError, match=r"no recipe 'cartpol'. Did you mean 'cartpole'"):
         load_recipe("cartpol")

@@ -246,7 +246,7 @@ class Impatient(probes.Walk):
     lives = np.random.default_rng()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.left = int(self.lives.integers(5, 200))
+        self.left = int(self.lives.integers(2, 30))
         return super().reset(seed=seed)
 
     def step(self, action: Any) -> Any:
@@ -262,10 +262,12 @@ def test_what_does_not_repeat_itself_goes_on_all_the_same(tmp_path: Path, caplog
         for _ in range(3):
             trainer.train()
         path = trainer.save(tmp_path)
-    for _ in range(5):
+    for _ in range(20):  # by chance an episode may be long enough once, but not in all lanes and tries
         with PPO(env=Impatient, config=SMALL) as again:
             again.restore(path)
             assert again.train()["training_iteration"] == 4
+        if "could not be rebuilt as they were" in caplog.text:
+            break
     assert "could not be rebuilt as they were" in caplog.text
 
 
