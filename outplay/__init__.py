@@ -46,7 +46,7 @@ from outplay.errors import (
 )
 
 if TYPE_CHECKING:
-    from outplay.algorithms import A2C, PG, PPO, Algorithm
+    from outplay.algorithms import A2C, DQN, PG, PPO, Algorithm
     from outplay.envs import register_env
     from outplay.metrics import pretty_print
 
@@ -55,6 +55,7 @@ __version__ = "0.2.0"
 # What needs torch or gymnasium is loaded when it is first used: the engine alone stays light.
 _LAZY = {
     "A2C": "outplay.algorithms",
+    "DQN": "outplay.algorithms",
     "PG": "outplay.algorithms",
     "PPO": "outplay.algorithms",
     "Algorithm": "outplay.algorithms",
@@ -78,6 +79,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "A2C",
+    "DQN",
     "PG",
     "PPO",
     "ActorDiedError",

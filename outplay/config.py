@@ -108,6 +108,20 @@ class ModelConfig(Settings):
     )
 
 
+class QConfig(Settings):
+    """How a Q-network says what actions are worth."""
+
+    dueling: bool = Field(True, description="Value and advantages apart, added up (Wang et al. 2016).")
+    distributional: Literal["c51", "qr"] | None = Field(
+        None, description="The distribution of the value: over fixed atoms (C51) or as quantiles (QR); else its mean."
+    )
+    num_atoms: Annotated[int, Field(ge=2)] = Field(51, description="Atoms or quantiles.")
+    v_min: float = Field(-10.0, description="C51: the least atom.")
+    v_max: float = Field(10.0, description="C51: the greatest atom.")
+    noisy: bool = Field(False, description="Explore by noise in the last layer's weights (Fortunato et al. 2018).")
+    noisy_sigma: NotNegative = Field(0.5, description="The size of that noise in the beginning.")
+
+
 class OptimizerConfig(Settings):
     """The optimizer's arguments. The learning rate is `lr`."""
 

@@ -41,9 +41,12 @@ class PolicySpec:
     normalize_observations: bool
     normalize_actions: bool
     clip_actions: bool
+    kind: type[Policy] = Policy
+    more: dict[str, Any] = field(default_factory=dict)  # what this kind takes besides
 
     def make(self) -> Policy:
-        return Policy(**{name: getattr(self, name) for name in self.__dataclass_fields__})
+        shared = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("kind", "more")}
+        return self.kind(**shared, **self.more)
 
 
 @dataclass(frozen=True)

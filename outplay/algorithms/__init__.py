@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from outplay.algorithms.a2c import A2C, A2CConfig
 from outplay.algorithms.algorithm import Algorithm
+from outplay.algorithms.dqn import DQN, DQNConfig
 from outplay.algorithms.pg import PG, PGConfig
 from outplay.algorithms.ppo import PPO, PPOConfig
 from outplay.errors import ConfigError, nearest
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"PG": PG, "A2C": A2C, "PPO": PPO}
+ALGORITHMS: dict[str, type[Algorithm]] = {"PG": PG, "A2C": A2C, "PPO": PPO, "DQN": DQN}
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
@@ -21,4 +22,16 @@ def find_algorithm(name: str) -> type[Algorithm]:
     return ALGORITHMS[name]
 
 
-__all__ = ["A2C", "ALGORITHMS", "PG", "PPO", "A2CConfig", "Algorithm", "PGConfig", "PPOConfig", "find_algorithm"]
+__all__ = [
+    "A2C",
+    "ALGORITHMS",
+    "DQN",
+    "PG",
+    "PPO",
+    "A2CConfig",
+    "Algorithm",
+    "DQNConfig",
+    "PGConfig",
+    "PPOConfig",
+    "find_algorithm",
+]

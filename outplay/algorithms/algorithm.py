@@ -46,6 +46,7 @@ class Algorithm:
 
     Config: ClassVar[type[AlgorithmConfig]]
     Learner: ClassVar[type[Learner[Any]]]
+    policy_class: ClassVar[type[Policy]] = Policy
     with_value: ClassVar[bool] = True
 
     def __init__(
@@ -135,6 +136,8 @@ class Algorithm:
             config.normalize_observations,
             config.normalize_actions,
             config.clip_actions,
+            self.policy_class,
+            self.policy_class.settings(config),
         )
 
     @property

@@ -16,7 +16,7 @@ from outplay.config import AlgorithmConfig, at
 from outplay.fragments import Batch
 from outplay.metrics import RunningMoments
 from outplay.optimizers import Optimizer
-from outplay.policies import Policy, is_normalisable
+from outplay.policies import ActorCritic, Policy, is_normalisable
 from outplay.spaces import Leaves
 from outplay.streams import stream
 
@@ -87,11 +87,15 @@ class Learner(Generic[C]):
         self.config = config
         self.device = torch.device("cuda" if config.num_gpus else "cpu")
         self.policy = policy
-        self.model = policy.model
+        self.network = policy.network
         self.distribution = policy.distribution
         self.optimizer = Optimizer(policy.parameters, policy.flat, config.optimizer)
         self.moments = {i: RunningMoments(leaf.shape) for i, leaf in enumerate(policy.leaves) if is_normalisable(leaf)}
         self.value_moments = (0.0, 0.0, 0.0)  # weight, mean and mean square of what values are to be
+
+    @property
+    def model(self) -> ActorCritic:
+        return self.policy.model
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
         """Learn from a Batch: the metrics of it. `timesteps` before it, `iteration` that it belongs to."""
@@ -119,7 +123,7 @@ class Learner(Generic[C]):
 
     def tensors(self, observations: Leaves) -> tuple[Tensor, ...]:
         """Observations as the network takes them."""
-        return self.model.arranged(tuple(self.tensor(leaf) for leaf in observations))
+        return self.network.arranged(tuple(self.tensor(leaf) for leaf in observations))
 
     def tensor(self, array: Array) -> Tensor:
         # Arrays from another process are read-only, and torch would warn; nothing here writes into them.
@@ -177,7 +181,7 @@ class Learner(Generic[C]):
         # On a GPU they are put together there, which is faster.
         leaves = range(len(self.policy.leaves))
         joined = [torch.cat([self.tensor(f.observations[i]) for f in batch.fragments], 1) for i in leaves]
-        return self.model.arranged(tuple(leaf.flatten(0, 1) for leaf in joined))
+        return self.network.arranged(tuple(leaf.flatten(0, 1) for leaf in joined))
 
     def lr(self, timesteps: int) -> float:
         return at(self.config.lr_schedule, self.config.lr, timesteps)
@@ -226,8 +230,8 @@ class Learner(Generic[C]):
             else:
                 moments.update(batch.rows(batch.observations[i]))
             variance = moments.variance.mean() if is_image else moments.variance
-            getattr(self.model, f"observation_mean_{i}").copy_(torch.from_numpy(moments.mean))
-            getattr(self.model, f"observation_scale_{i}").copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))
+            getattr(self.network, f"observation_mean_{i}").copy_(torch.from_numpy(moments.mean))
+            getattr(self.network, f"observation_scale_{i}").copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))
 
     # Saving.
 

@@ -5,5 +5,15 @@ from __future__ import annotations
 from outplay.policies.distributions import Distribution, distribution_for
 from outplay.policies.networks import ActorCritic, is_normalisable
 from outplay.policies.policy import ActionScaling, Policy, Weights
+from outplay.policies.qpolicy import QPolicy
 
-__all__ = ["ActionScaling", "ActorCritic", "Distribution", "Policy", "Weights", "distribution_for", "is_normalisable"]
+__all__ = [
+    "ActionScaling",
+    "ActorCritic",
+    "Distribution",
+    "Policy",
+    "QPolicy",
+    "Weights",
+    "distribution_for",
+    "is_normalisable",
+]

@@ -160,79 +160,63 @@ def _mlp(sizes: list[int], activation: type[nn.Module], model: ModelConfig) -> n
     return nn.Sequential(*layers)
 
 
-class ActorCritic(nn.Module):
-    """A policy and a value over the same observations, with shared or separate layers.
+@torch.no_grad()
+def initialised(module: nn.Module, initializer: str, generator: torch.Generator, gain: float) -> None:
+    """Give a layer its first weights: orthogonal, times `gain`; or normal with deviation 1/√inputs."""
+    if not hasattr(module, "weight"):
+        return
+    weight, bias = module.weight, module.bias
+    assert isinstance(weight, Tensor)
+    is_sparse = isinstance(module, SparseLinear)
+    # Conv weights lie channels-last; orthogonal_ wants them plain.
+    first = torch.empty(weight.T.shape if is_sparse else weight.shape)
+    if initializer == "normal":
+        first.normal_(generator=generator).div_(first[0].numel() ** 0.5)
+    else:
+        nn.init.orthogonal_(first, gain, generator=generator)
+    weight.copy_(first.T if is_sparse else first)
+    if isinstance(bias, Tensor):
+        bias.zero_()
+
+
+class Network(nn.Module):
+    """What all networks share: from observations to the last hidden layer, through `encoder` and `hidden`.
 
     The normalisers are part of it, as buffers: so they travel with the weights, are saved with them, and do not change
     while experience is collected or the policy is evaluated.
     """
 
-    value_mean: Tensor
-    value_scale: Tensor
+    encoder: Encoder
+    hidden: nn.Sequential
 
-    def __init__(
-        self,
-        leaves: tuple[Leaf, ...],
-        num_params: int,
-        gaussian: bool,
-        model: ModelConfig,
-        with_value: bool,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, leaves: tuple[Leaf, ...], model: ModelConfig) -> None:
         super().__init__()
-        images = any(leaf.is_image for leaf in leaves)
-        hiddens = model.fcnet_hiddens if model.fcnet_hiddens is not None else ([512] if images else [64, 64])
-        if model.sparse_inputs and (images or not hiddens):
-            raise ConfigError("model.sparse_inputs: the first layer must be one of fcnet_hiddens, not a convolution")
-        activation = _ACTIVATIONS[model.fcnet_activation or ("relu" if images else "tanh")]
-        self.shares_layers = model.vf_share_layers if model.vf_share_layers is not None else images
         self.leaves = leaves
-        self.with_value = with_value
+        self.has_images = any(leaf.is_image for leaf in leaves)
+        hiddens = model.fcnet_hiddens if model.fcnet_hiddens is not None else ([512] if self.has_images else [64, 64])
+        if model.sparse_inputs and (self.has_images or not hiddens):
+            raise ConfigError("model.sparse_inputs: the first layer must be one of fcnet_hiddens, not a convolution")
+        self._model = model
+        self._activation = _ACTIVATIONS[model.fcnet_activation or ("relu" if self.has_images else "tanh")]
         self.encoder = Encoder(leaves, model)
-        sizes = [self.encoder.num_features, *hiddens]
-        self.hidden = _mlp(sizes, activation, model)
-        # A Gaussian's spread does not depend on the observation: its parameters come after the means.
-        self.log_std = nn.Parameter(torch.zeros(num_params // 2)) if gaussian else None
-        self.policy_head = nn.Linear(sizes[-1], num_params // 2 if gaussian else num_params, bias=model.use_bias)
-        if with_value:
-            if not self.shares_layers:
-                self.value_encoder = Encoder(leaves, model) if images else self.encoder
-                self.value_hidden = _mlp(sizes, activation, model)
-            self.value_head = nn.Linear(sizes[-1], 1)  # with a bias, which follows the scale of the values
+        self._sizes = [self.encoder.num_features, *hiddens]
+        self.num_hidden = self._sizes[-1]
+        self.hidden = self._make_hidden()
         for i, leaf in enumerate(leaves):
             if is_normalisable(leaf):
                 self.register_buffer(f"observation_mean_{i}", torch.zeros(leaf.shape))
                 self.register_buffer(f"observation_scale_{i}", torch.ones(() if leaf.is_image else leaf.shape))
-        self.register_buffer("value_mean", torch.zeros(()))
-        self.register_buffer("value_scale", torch.ones(()))
         self.normalises = False
         self.autocasts = model.precision == "bfloat16"
         self.dtype = torch.bfloat16 if self.autocasts else torch.float32
         self._still: tuple[Normalisers, dict[nn.Module, nn.Module]] | None = None
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Conv2d, SparseLinear)):
-                self._initialise(module, model.initializer, generator)
 
-    @torch.no_grad()
-    def _initialise(
-        self, module: nn.Linear | nn.Conv2d | SparseLinear, initializer: str, generator: torch.Generator
-    ) -> None:
-        """Orthogonal: hidden layers with √2, the policy's output small, the value's 1. Normal: deviation 1/√inputs."""
-        is_sparse = isinstance(module, SparseLinear)
-        # Conv weights lie channels-last; orthogonal_ wants them plain.
-        weight = torch.empty(module.weight.T.shape if is_sparse else module.weight.shape)
-        if initializer == "normal":
-            weight.normal_(generator=generator).div_(weight[0].numel() ** 0.5)
-        else:
-            gain = 2**0.5
-            if module is self.policy_head:
-                gain = 0.01
-            elif self.with_value and module is self.value_head:
-                gain = 1.0
-            nn.init.orthogonal_(weight, gain, generator=generator)
-        module.weight.copy_(weight.T if is_sparse else weight)
-        if module.bias is not None:
-            module.bias.zero_()
+    def _make_hidden(self) -> nn.Sequential:
+        return _mlp(self._sizes, self._activation, self._model)
+
+    def _trunks(self) -> list[nn.Module]:
+        """The layers that `_features` goes through."""
+        return [self.encoder, self.hidden]
 
     def _normalisers(self) -> Normalisers:
         """(mean, scale) of each leaf that is normalised; those of images as images are."""
@@ -259,10 +243,8 @@ class ActorCritic(nn.Module):
     def stand_still(self) -> None:
         """The weights are new, and stay until this is called again: what follows from them alone is computed now."""
         if self._still is None:
-            parts = {self.encoder, self.hidden}
-            if self.with_value and not self.shares_layers:
-                parts |= {self.value_encoder, self.value_hidden}
-            lowers = self.autocasts and len(self.encoder.convolutions) > 0
+            lowers = self.autocasts and self.has_images
+            parts = self._trunks()
             self._still = ([], {part: copy.deepcopy(part).to(self.dtype) if lowers else part for part in parts})
         for part, still in self._still[1].items():
             if still is not part:
@@ -294,6 +276,47 @@ class ActorCritic(nn.Module):
         else:
             features = hidden(encoder(observations, normalisers, self.dtype))
         return features.float()
+
+
+class ActorCritic(Network):
+    """A policy and a value over the same observations, with shared or separate layers."""
+
+    value_mean: Tensor
+    value_scale: Tensor
+
+    def __init__(
+        self,
+        leaves: tuple[Leaf, ...],
+        num_params: int,
+        gaussian: bool,
+        model: ModelConfig,
+        with_value: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(leaves, model)
+        self.shares_layers = model.vf_share_layers if model.vf_share_layers is not None else self.has_images
+        self.with_value = with_value
+        # A Gaussian's spread does not depend on the observation: its parameters come after the means.
+        self.log_std = nn.Parameter(torch.zeros(num_params // 2)) if gaussian else None
+        self.policy_head = nn.Linear(self.num_hidden, num_params // 2 if gaussian else num_params, bias=model.use_bias)
+        if with_value:
+            if not self.shares_layers:
+                self.value_encoder = Encoder(leaves, model) if self.has_images else self.encoder
+                self.value_hidden = self._make_hidden()
+            self.value_head = nn.Linear(self.num_hidden, 1)  # with a bias, which follows the scale of the values
+        self.register_buffer("value_mean", torch.zeros(()))
+        self.register_buffer("value_scale", torch.ones(()))
+        for module in self.modules():
+            gain = 2**0.5
+            if module is self.policy_head:
+                gain = 0.01
+            elif with_value and module is self.value_head:
+                gain = 1.0
+            initialised(module, model.initializer, generator, gain)
+
+    def _trunks(self) -> list[nn.Module]:
+        separate = self.with_value and not self.shares_layers
+        return [*super()._trunks(), *([self.value_encoder, self.value_hidden] if separate else [])]
 
     def _params(self, hidden: Tensor) -> Tensor:
         params: Tensor = self.policy_head(hidden)

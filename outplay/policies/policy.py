@@ -9,13 +9,13 @@ from typing import Any, Self
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from outplay.config import ModelConfig
 from outplay.cudagraphs import CapturedActing
 from outplay.errors import CheckpointError
 from outplay.policies.distributions import DiagonalGaussian, distribution_for
-from outplay.policies.networks import ActorCritic
+from outplay.policies.networks import ActorCritic, Network
 from outplay.spaces import Leaf, Leaves, leaves
 from outplay.streams import seed_for
 
@@ -53,33 +53,36 @@ class Policy:
         self.leaves: tuple[Leaf, ...] = leaves(observation_space)
         self.distribution = distribution_for(action_space)
         generator = torch.Generator().manual_seed(seed_for(seed, "weights"))
-        self.model = ActorCritic(
-            self.leaves,
-            self.distribution.num_params,
-            isinstance(self.distribution, DiagonalGaussian),
-            model,
-            with_value,
-            generator,
-        )
-        self.model.normalises = normalize_observations
-        self.flat = _flatten(self.model)
+        self.network = self._make_network(model, with_value, generator)
+        self.network.normalises = normalize_observations
+        self.flat = flatten(self.network)
         # With shared layers the value comes with the action at next to no cost; else the learner asks for all at once.
-        self._values_when_acting = with_value and self.model.shares_layers
+        self._values_when_acting = with_value and getattr(self.network, "shares_layers", False)
         self._scaling = ActionScaling(action_space, normalize_actions, clip_actions)
         self.version = 0
         self.device = torch.device("cpu")
         self._captured: dict[int, CapturedActing] = {}  # by the number of rows
 
+    @staticmethod
+    def settings(config: Any) -> dict[str, Any]:  # noqa: ARG004 - other kinds of policies have some
+        """What of an algorithm's settings this kind of policy takes, beside what all do."""
+        return {}
+
     def to(self, device: str) -> Self:
         """Move the network to a device."""
         if torch.device(device) != self.device:
             self.device = torch.device(device)
-            self.flat = _flatten(self.model, self.device)
+            self.flat = flatten(self.network, self.device)
         return self
 
     @property
+    def model(self) -> ActorCritic:
+        assert isinstance(self.network, ActorCritic)
+        return self.network
+
+    @property
     def parameters(self) -> list[Tensor]:
-        return list(self.model.parameters())
+        return list(self.network.parameters())
 
     @torch.inference_mode()
     def act(
@@ -87,7 +90,7 @@ class Policy:
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         """Actions for a batch of observations; extras: the distribution's parameters, and values if at hand."""
         arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
-        if self.device.type == "cuda" and self.model.stands_still and self.model.capturable:
+        if self.device.type == "cuda" and self.network.stands_still and self.network.capturable:
             if (rows := len(arrays[0])) not in self._captured:
                 self._captured[rows] = CapturedActing(self._outputs, arrays, self.device)
             outputs = self._captured[rows](arrays).numpy()
@@ -97,12 +100,18 @@ class Policy:
         extras = {"dist": chosen}
         if self._values_when_acting:
             extras["value"] = outputs[:, -1]
-        actions = self.distribution.sample(chosen, rng) if explore else self.distribution.mode(chosen)
-        return actions, state, extras
+        return self._chosen(chosen, explore, rng), state, extras
+
+    def _make_network(self, model: ModelConfig, with_value: bool, generator: torch.Generator) -> Network:
+        gaussian = isinstance(self.distribution, DiagonalGaussian)
+        return ActorCritic(self.leaves, self.distribution.num_params, gaussian, model, with_value, generator)
+
+    def _chosen(self, params: Array, explore: bool, rng: np.random.Generator) -> Array:
+        return self.distribution.sample(params, rng) if explore else self.distribution.mode(params)
 
     def _outputs(self, observations: tuple[Tensor, ...]) -> Tensor:
         """The distribution's parameters, (B, P), and if at hand the value as one more column."""
-        inputs = self.model.arranged(observations)
+        inputs = self.network.arranged(observations)
         if not self._values_when_acting:
             return self.model.policy(inputs)
         params, value = self.model.both(inputs)
@@ -118,11 +127,11 @@ class Policy:
 
     def get_weights(self) -> dict[str, Array]:
         """The parameters by name, as copies."""
-        return {name: p.detach().cpu().numpy().copy() for name, p in self.model.state_dict().items()}
+        return {name: p.detach().cpu().numpy().copy() for name, p in self.network.state_dict().items()}
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
         """Take parameters by name, as `get_weights` gives them."""
-        own = self.model.state_dict()
+        own = self.network.state_dict()
         if set(weights) != set(own):
             wrong = sorted(set(weights) ^ set(own))[0]
             raise CheckpointError(f"these weights are of another network: they differ in {wrong!r}")
@@ -136,8 +145,8 @@ class Policy:
         with torch.no_grad():
             for name, p in own.items():
                 p.copy_(values[name])
-        if self.model.stands_still:
-            self.model.stand_still()
+        if self.network.stands_still:
+            self.network.stand_still()
 
     def snapshot(self, version: int) -> Weights:
         return Weights(version, self.flat.detach().cpu().numpy().copy())
@@ -148,10 +157,10 @@ class Policy:
         self.version = weights.version
         with torch.no_grad():
             self.flat.copy_(torch.from_numpy(np.array(weights.flat)))
-        self.model.stand_still()
+        self.network.stand_still()
 
 
-def _flatten(model: ActorCritic, device: torch.device | None = None) -> Tensor:
+def flatten(model: nn.Module, device: torch.device | None = None) -> Tensor:
     """Lay all parameters, then all buffers, into one vector of which they are views: one copy moves them all."""
     parameters, buffers = list(model.parameters()), list(model.buffers())
     flat = torch.empty(sum(t.numel() for t in (*parameters, *buffers)), device=device)

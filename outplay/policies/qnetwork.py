@@ -1,0 +1,101 @@
+"""Q-networks: from observations to the value of each action, or to the distribution of that value."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from outplay.config import ModelConfig, QConfig
+from outplay.policies.networks import Network, initialised
+from outplay.spaces import Leaf
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights have noise of a learned size (Fortunato et al. 2018, factorised).
+
+    Without noise drawn, it is its mean.
+    """
+
+    def __init__(self, num_inputs: int, num_outputs: int, sigma: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_outputs, num_inputs))
+        self.bias = nn.Parameter(torch.zeros(num_outputs))
+        spread = sigma / math.sqrt(num_inputs)
+        self.weight_spread = nn.Parameter(torch.full((num_outputs, num_inputs), spread))
+        self.bias_spread = nn.Parameter(torch.full((num_outputs,), spread))
+        self.noise: tuple[Tensor, Tensor] | None = None  # of the inputs and of the outputs
+
+    def draw(self, rng: np.random.Generator | None) -> None:
+        """New noise, or none."""
+        if rng is None:
+            self.noise = None
+            return
+        outputs, inputs = self.weight.shape
+        x = torch.from_numpy(rng.standard_normal(inputs + outputs, np.float32)).to(self.weight.device)
+        x = x.sign() * x.abs().sqrt()
+        self.noise = (x[:inputs], x[inputs:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.noise is None:
+            return nn.functional.linear(x, self.weight, self.bias)
+        inputs, outputs = self.noise
+        weight = self.weight + self.weight_spread * outputs[:, None] * inputs
+        return nn.functional.linear(x, weight, self.bias + self.bias_spread * outputs)
+
+
+class QNetwork(Network):
+    """The values of all actions; as a distribution over atoms (C51) or as quantiles (QR), if asked for."""
+
+    epsilon: Tensor
+    atoms: Tensor
+
+    def __init__(
+        self,
+        leaves: tuple[Leaf, ...],
+        num_actions: int,
+        model: ModelConfig,
+        q: QConfig,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(leaves, model)
+        self.kind = q.distributional
+        self.num_actions = num_actions
+        self.num_atoms = 1 if self.kind is None else q.num_atoms
+        self.advantage_head = self._head(num_actions * self.num_atoms, q)
+        self.value_head = self._head(self.num_atoms, q) if q.dueling else None
+        self.register_buffer("epsilon", torch.zeros(()))  # how often an action is drawn at random while exploring
+        self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms))
+        for module in self.modules():
+            initialised(module, model.initializer, generator, 1.0 if module in self._heads() else 2**0.5)
+
+    def _head(self, size: int, q: QConfig) -> nn.Linear | NoisyLinear:
+        return NoisyLinear(self.num_hidden, size, q.noisy_sigma) if q.noisy else nn.Linear(self.num_hidden, size)
+
+    def _heads(self) -> list[nn.Module]:
+        return [self.advantage_head] if self.value_head is None else [self.advantage_head, self.value_head]
+
+    def forward(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """(B, A, N): values (N = 1), logits of atoms, or quantiles."""
+        hidden = self._features(self.encoder, self.hidden, observations)
+        advantages: Tensor = self.advantage_head(hidden).view(len(hidden), self.num_actions, self.num_atoms)
+        if self.value_head is None:
+            return advantages
+        value: Tensor = self.value_head(hidden)[:, None]
+        return value + advantages - advantages.mean(1, keepdim=True)
+
+    def expected(self, outputs: Tensor) -> Tensor:
+        """The values of the actions, (B, A), from what the network says."""
+        if self.kind == "c51":
+            return (outputs.softmax(-1) * self.atoms).sum(-1)
+        return outputs.mean(-1)
+
+    def values(self, observations: tuple[Tensor, ...]) -> Tensor:
+        return self.expected(self(observations))
+
+    def draw_noise(self, rng: np.random.Generator | None) -> None:
+        for head in self._heads():
+            if isinstance(head, NoisyLinear):
+                head.draw(rng)

@@ -1,0 +1,247 @@
+"""Replay: what is drawn is what was added, numbers worked out by hand, properties that must always hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outplay.fragments import Batch, Fragment, join
+from outplay.replay import PrioritizedReplay, Replay, SumTree
+from outplay.spaces import leaves
+
+NUMBERS = leaves(gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32))
+IMAGES = leaves(gymnasium.spaces.Box(0, 255, (3, 12, 12), np.uint8))
+
+
+def batch(
+    observations: Any, rewards: Any, terminated: Any = (), truncated: Any = (), starts: Any = (), finals: Any = ()
+) -> Batch:
+    """Steps of one lane; `terminated`, `truncated` and `starts` are the steps where they are true."""
+    steps = len(rewards)
+
+    def marks(where: Any) -> np.ndarray:
+        return np.isin(np.arange(steps), list(where))[:, None]
+
+    stored = np.asarray(observations)[:, None]
+    final = np.asarray(finals, stored.dtype).reshape(len(finals), *stored.shape[2:])
+    fragment = Fragment(
+        group=0,
+        version=0,
+        observations=(stored,),
+        actions=np.arange(steps)[:, None] % 3,
+        rewards=np.asarray(rewards, np.float32)[:, None],
+        terminated=marks(terminated),
+        truncated=marks(truncated),
+        valid=np.ones((steps, 1), bool),
+        episode_start=marks(starts),
+        extras={},
+        last_observations=(stored[-1],),
+        final_observations=(final,),
+        final_steps=np.array(sorted(truncated), np.int64),
+        final_lanes=np.zeros(len(final), np.int64),
+    )
+    return join([fragment])
+
+
+def numbered(first: int, steps: int, **more: Any) -> Batch:
+    """Observations and rewards that are the number of their step."""
+    numbers = np.arange(first, first + steps, dtype=np.float32)
+    return batch(numbers[:, None], numbers, **more)
+
+
+def at(replay: Replay, *times: int) -> Any:
+    return replay.transitions(np.array(times), np.zeros(len(times), np.int64), np.ones(len(times), np.float32))
+
+
+# n-step returns by hand
+
+
+def test_three_steps_ahead() -> None:
+    replay = Replay(NUMBERS, 1, 20, n_step=3, gamma=0.5)
+    replay.add(numbered(0, 10, starts=[0]))
+    found = at(replay, 2)
+    assert found.observations[0].tolist() == [[2.0]]
+    assert found.rewards.tolist() == [2 + 0.5 * 3 + 0.25 * 4]
+    assert found.next_observations[0].tolist() == [[5.0]]
+    assert found.discounts.tolist() == [0.125]
+    assert found.actions.tolist() == [2]
+
+
+def test_a_termination_ends_the_sum_and_nothing_follows() -> None:
+    replay = Replay(NUMBERS, 1, 20, n_step=3, gamma=0.5)
+    replay.add(numbered(0, 10, starts=[0, 4], terminated=[3]))
+    found = at(replay, 1, 2, 3, 4)
+    assert found.rewards.tolist() == [1 + 1 + 0.75, 2 + 1.5, 3, 4 + 2.5 + 1.5]
+    assert found.discounts.tolist() == [0, 0, 0, 0.125]
+
+
+def test_after_a_truncation_comes_the_final_observation() -> None:
+    replay = Replay(NUMBERS, 1, 20, n_step=3, gamma=0.5)
+    replay.add(numbered(0, 10, starts=[0, 4], truncated=[3], finals=[[77.0]]))
+    found = at(replay, 0, 2, 3)
+    assert found.rewards.tolist() == [0 + 0.5 + 0.5, 2 + 1.5, 3]
+    assert found.next_observations[0].tolist() == [[3.0], [77.0], [77.0]]
+    assert found.discounts.tolist() == [0.125, 0.25, 0.5]
+
+
+def test_the_oldest_steps_make_way() -> None:
+    replay = Replay(NUMBERS, 1, 8, n_step=2)
+    for first in range(0, 20, 4):
+        replay.add(numbered(first, 4, starts=[0] if first == 0 else []))
+    assert (replay.oldest, replay.newest, len(replay)) == (12, 18, 6)
+    drawn = replay.sample(500, np.random.default_rng(0))
+    assert set(drawn.observations[0].ravel().tolist()) == {12, 13, 14, 15, 16, 17}
+
+
+# Frames stored once
+
+
+def frames(times: range, begin: int, before: tuple[int, int]) -> np.ndarray:
+    """Stacks of three frames, each filled with its number; those before the episode are what a reset showed."""
+    known = {begin - 2: before[0], begin - 1: before[1]}
+    return np.array([[np.full((12, 12), known.get(t - 2 + k, t - 2 + k), np.uint8) for k in range(3)] for t in times])
+
+
+def test_frames_are_stored_once_and_stacked_again() -> None:
+    replay = Replay(IMAGES, 1, 40, stack=3)
+    assert replay.observations[0].shape == (40, 1, 12, 12)
+    first, second = frames(range(10, 20), 10, (200, 201)), frames(range(20, 32), 20, (220, 220))
+    whole = np.concatenate([first, second])
+    replay.add(batch(whole, np.zeros(22), starts=[0, 10], truncated=[9], finals=[frames(range(20, 21), 0, (0, 0))[0]]))
+    found = at(replay, *range(21))
+    assert np.array_equal(found.observations[0], whole[:21])
+    assert found.next_observations[0][9, :, 0, 0].tolist() == [18, 19, 20]  # not the next episode's
+    assert np.array_equal(found.next_observations[0][:9], whole[1:10])
+    assert np.array_equal(found.next_observations[0][10:20], whole[11:21])
+
+
+def test_a_million_steps_of_atari_fit_into_8_gigabytes() -> None:
+    replay = Replay(leaves(gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)), 16, 1_000_000, stack=4)
+    arrays = (*replay.observations, replay.actions, replay.rewards, replay.terminated, replay.truncated, replay.began)
+    assert sum(array.nbytes for array in arrays) < 8e9
+
+
+# Priorities
+
+
+def test_a_sum_tree_by_hand() -> None:
+    tree = SumTree(5)
+    tree.set(np.array([0, 1, 4]), np.array([1.0, 2.0, 4.0]))
+    assert tree.total == 7
+    assert tree.find(np.array([0.0, 0.99, 1.0, 2.99, 3.0, 6.99])).tolist() == [0, 0, 1, 1, 4, 4]
+    tree.set(np.array([1]), np.array([0.0]))
+    assert tree.total == 5
+    assert tree.find(np.array([1.0])).tolist() == [4]
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=70), st.data())
+@settings(deadline=None)
+def test_a_sum_tree_is_a_list_of_numbers(values: list[float], data: Any) -> None:
+    tree = SumTree(len(values))
+    tree.set(np.arange(len(values)), np.array(values))
+    places = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=20, unique=True))
+    for place in places:
+        values[place] = data.draw(st.floats(0, 1e6))
+    if places:
+        tree.set(np.array(places), np.array([values[place] for place in places]))
+    assert tree.total == pytest.approx(sum(values))
+    if tree.total > 0:
+        found = tree.find(np.array([0.0, 0.3, 0.999]) * tree.total)
+        assert all(values[place] > 0 for place in found)
+
+
+def test_drawing_follows_the_priorities() -> None:
+    replay = PrioritizedReplay(NUMBERS, 1, 20, alpha=0.5)
+    replay.add(numbered(0, 5, starts=[0]))  # 4 of them can be drawn
+    replay.update(np.arange(4), np.array([1.0, 4.0, 9.0, 16.0]) - 1e-6)
+    drawn = replay.sample(10_000, np.random.default_rng(0), beta=1.0)
+    steps, counts = np.unique(drawn.observations[0].ravel(), return_counts=True)
+    assert steps.tolist() == [0, 1, 2, 3]
+    assert counts == pytest.approx([1000, 2000, 3000, 4000], abs=2)  # stratified
+    # chance 0.1, 0.2, 0.3, 0.4 of 4 steps: weights 1/(4p), the largest made 1
+    by_step = {int(o): w for o, w in zip(drawn.observations[0].ravel(), drawn.weights, strict=True)}
+    assert by_step == pytest.approx({0: 1.0, 1: 1 / 2, 2: 1 / 3, 3: 1 / 4}, rel=1e-5)
+
+
+def test_new_steps_have_the_highest_priority_and_old_ones_none() -> None:
+    replay = PrioritizedReplay(NUMBERS, 1, 8, n_step=2, alpha=1.0)
+    for first in range(0, 24, 3):
+        replay.add(numbered(first, 3, starts=[0] if first == 0 else []))
+        if first == 6:
+            replay.update(np.array([6, 7]), np.array([5.0 - 1e-6, 9.0]))  # 7 cannot be drawn yet
+        drawable = {time % 8 for time in range(replay.oldest, replay.newest)}
+        assert {place for place in range(8) if replay.tree[np.array([place])][0] > 0} == drawable
+    assert replay.highest == pytest.approx(5.0)
+    assert replay.tree.total == pytest.approx(5.0 * 6)
+    drawn = replay.sample(600, np.random.default_rng(1))
+    assert set(drawn.observations[0].ravel().tolist()) == {16.0, 17.0, 18.0, 19.0, 20.0, 21.0}
+
+
+# Sequences
+
+
+def test_sequences_are_steps_in_a_row() -> None:
+    replay = Replay(NUMBERS, 1, 30)
+    replay.add(numbered(0, 20, starts=[0, 7], terminated=[6]))
+    drawn = replay.sequences(50, 6, np.random.default_rng(0))
+    assert drawn.observations[0].shape == (6, 50, 1)
+    begins = drawn.observations[0][0, :, 0]
+    assert np.array_equal(drawn.observations[0][..., 0], begins + np.arange(6)[:, None])
+    assert np.array_equal(drawn.episode_start, np.isin(drawn.observations[0][..., 0], (0, 7)))
+    assert {0.0, 14.0} <= set(begins.tolist())
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**16))
+@settings(deadline=None, max_examples=30)
+def test_a_drawn_transition_is_one_that_happened(n_step: int, lanes: int, seed: int) -> None:
+    """Many random batches through a small ring, against the whole history."""
+    rng = np.random.default_rng(seed)
+    replay = Replay(NUMBERS, lanes, 24 * lanes, n_step=n_step, gamma=0.9)
+    history: dict[str, list[np.ndarray]] = {"rewards": [], "terminated": [], "truncated": []}
+    finals: dict[tuple[int, int], float] = {}
+    number, starts = 0, np.ones(lanes, bool)
+    for _ in range(8):
+        steps = 5
+        rewards = rng.normal(size=(steps, lanes)).astype(np.float32)
+        terminated, truncated = rng.random((2, steps, lanes)) < 0.15
+        episode_start = np.concatenate([starts[None], (terminated | truncated)[:-1]])
+        starts = (terminated | truncated)[-1]
+        observations = (number + np.arange(steps)[:, None] + 1000.0 * np.arange(lanes)).astype(np.float32)[..., None]
+        ends = np.argwhere(truncated & ~terminated)
+        for step, lane in ends.tolist():
+            finals[number + step, lane] = -float(number + step)
+        fragment = Fragment(
+            0, 0, (observations,), np.zeros((steps, lanes), np.int64), rewards, terminated, truncated,
+            np.ones((steps, lanes), bool), episode_start, {}, (observations[-1],),
+            (np.array([[-float(number + step)] for step, _ in ends], np.float32).reshape(-1, 1),),
+            ends[:, 0].astype(np.int64), ends[:, 1].astype(np.int64),
+        )  # fmt: skip
+        replay.add(join([fragment]))
+        for name, values in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
+            history[name].append(values)
+        number += steps
+    rewards, terminated, truncated = (np.concatenate(history[name]) for name in history)
+    drawn = replay.sample(40, rng)
+    for i in range(40):
+        seen = float(drawn.observations[0][i, 0])
+        lane, time = int(seen // 1000), int(seen % 1000)
+        total, discount, t = 0.0, 1.0, time
+        for _ in range(n_step):
+            total += discount * float(rewards[t, lane])
+            discount *= 0.9
+            if terminated[t, lane] or truncated[t, lane]:
+                break
+            t += 1
+        assert drawn.rewards[i] == pytest.approx(total, abs=1e-5)
+        if t < time + n_step and terminated[t, lane]:
+            assert drawn.discounts[i] == 0
+        else:
+            assert drawn.discounts[i] == pytest.approx(discount, rel=1e-5)
+            ended = t < time + n_step and truncated[t, lane]
+            expected = finals[t, lane] if ended else t + 1000.0 * lane
+            assert drawn.next_observations[0][i, 0] == expected
