@@ -5,7 +5,10 @@
       optimizer.safetensors   what the learner knows besides
       envs.safetensors        what environments are rebuilt from
       state.json              counters, settings, spaces
+      replay/                 steps that are learned from again, in segments (algorithms with a replay)
       manifest.json           the hash of each of these
+
+A segment that is full never changes: it is written once, and later checkpoints have a hard link to the same file.
 
 A checkpoint appears by a rename after everything in it is on the disk, or not at all.
 """
@@ -13,12 +16,14 @@ A checkpoint appears by a rename after everything in it is on the disk, or not a
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import os
 import re
 import shutil
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +38,10 @@ log = logging.getLogger("outplay")
 FORMAT = 1
 _NAME = re.compile(r"^checkpoint_(\d{6,})$")
 _TENSORS = ("weights", "optimizer")
+_SEGMENTS = "replay"
+_SEGMENT = re.compile(rf"^{_SEGMENTS}/([\w-]+)\.safetensors$")
+
+Arrays = dict[str, np.ndarray]
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -46,11 +55,15 @@ class Checkpoint:
     state: dict[str, Any]
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    envs: dict[str, np.ndarray] = field(default_factory=dict)
+    envs: Arrays = field(default_factory=dict)
+    segments: Mapping[str, Callable[[], Arrays]] = field(default_factory=dict)  # by name: how to get what is in them
 
 
-def write_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
-    """Write a checkpoint to `folder`. If that fails, nothing is left of it and what was there before still is."""
+def write_checkpoint(checkpoint: Checkpoint, folder: Path, before: Path | None = None) -> Path:
+    """Write a checkpoint to `folder`. If that fails, nothing is left of it and what was there before still is.
+
+    Segments that the checkpoint `before` has are not written again.
+    """
     from safetensors.numpy import save as save_arrays
     from safetensors.torch import save
 
@@ -59,8 +72,6 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
     files["envs.safetensors"] = save_arrays({k: np.ascontiguousarray(a) for k, a in checkpoint.envs.items()})
     files["state.json"] = json.dumps({"format": FORMAT, **checkpoint.state}, indent=1).encode()
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    files["manifest.json"] = json.dumps(hashes, indent=1).encode()
-
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +80,8 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
         temporary.mkdir()
         for name, data in files.items():
             write_file(temporary / name, data)
+        hashes |= _write_segments(checkpoint, temporary, before)
+        write_file(temporary / "manifest.json", json.dumps(hashes, indent=1).encode())
         _sync_folder(temporary)
         _swap(temporary, folder)
         _sync_folder(folder.parent)
@@ -77,6 +90,51 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def _write_segments(checkpoint: Checkpoint, folder: Path, before: Path | None) -> dict[str, str]:
+    """Link or write all segments; their hashes, by the names of their files."""
+    from safetensors.numpy import save
+
+    known = {} if before is None else _segment_hashes(before)
+    hashes = {}
+    if checkpoint.segments:
+        (folder / _SEGMENTS).mkdir()
+    for name, read in checkpoint.segments.items():
+        file = f"{_SEGMENTS}/{name}.safetensors"
+        if before is not None and file in known:
+            _link(before / file, folder / file)
+            hashes[file] = known[file]
+        else:
+            data = save({k: np.ascontiguousarray(array) for k, array in read().items()})
+            write_file(folder / file, data)
+            hashes[file] = hashlib.sha256(data).hexdigest()
+    if checkpoint.segments:
+        _sync_folder(folder / _SEGMENTS)
+    return hashes
+
+
+def _link(old: Path, new: Path) -> None:
+    try:
+        new.hardlink_to(old)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(old, new)
+        with new.open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def _segment_hashes(folder: Path) -> dict[str, str]:
+    """Of the segments that a checkpoint has; none if it is not there any more."""
+    try:
+        hashes = json.loads((folder / "manifest.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {file: h for file, h in hashes.items() if _SEGMENT.match(file) and (folder / file).is_file()}
+
+
+def segments_in(folder: Path | None) -> Collection[str]:
+    """The names of the segments that a checkpoint has."""
+    return [] if folder is None else [Path(file).stem for file in _segment_hashes(folder)]
 
 
 def _swap(new: Path, folder: Path) -> None:
@@ -118,14 +176,32 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """A checkpoint, verified by its hashes."""
+def read_checkpoint(folder: Path, with_segments: bool = True) -> Checkpoint:
+    """A checkpoint, verified by its hashes. Segments are large: they are verified now and read when asked for."""
     from safetensors.numpy import load as load_arrays
     from safetensors.torch import load
 
     state = read_state(folder)
     weights, optimizer = (load(_verified(folder, f"{name}.safetensors")) for name in _TENSORS)
-    return Checkpoint(state, weights, optimizer, load_arrays(_verified(folder, "envs.safetensors")))
+    segments = {}
+    for file in _hashes(folder) if with_segments else ():
+        if name := _SEGMENT.match(file):
+            _verified(folder, file)
+            segments[name[1]] = functools.partial(_read_arrays, folder / file)
+    return Checkpoint(state, weights, optimizer, load_arrays(_verified(folder, "envs.safetensors")), segments)
+
+
+def _read_arrays(file: Path) -> Arrays:
+    from safetensors.numpy import load
+
+    return load(file.read_bytes())
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """By the names of the files that they are of."""
+    _verified(folder, "state.json")
+    hashes: dict[str, str] = json.loads((folder / "manifest.json").read_bytes())
+    return hashes
 
 
 def _verified(folder: Path, name: str) -> bytes:

@@ -79,10 +79,11 @@ class ModelConfig(Settings):
     """The network."""
 
     fcnet_hiddens: list[Positive] | None = Field(
-        None, description="Sizes of the hidden layers; unless given, [64, 64], or [512] after convolutions."
+        None,
+        description="Sizes of the hidden layers; unless given, [64, 64], of DQN [256, 256], after convolutions [512].",
     )
     fcnet_activation: Literal["tanh", "relu", "elu", "swish", "linear"] | None = Field(
-        None, description="What follows each hidden layer; unless given, tanh, or relu after convolutions."
+        None, description="What follows each hidden layer; unless given, tanh, or relu for DQN and after convolutions."
     )
     conv_filters: Annotated[list[tuple[Positive, Positive, Positive]] | None, BeforeValidator(_square)] = Field(
         None, description="Convolutions as [filters, kernel, stride] each; unless given, chosen by the image's size."
@@ -106,20 +107,6 @@ class ModelConfig(Settings):
     vf_share_layers: bool | None = Field(
         None, description="Whether policy and value share all layers but the last; unless given, only for images."
     )
-
-
-class QConfig(Settings):
-    """How a Q-network says what actions are worth."""
-
-    dueling: bool = Field(True, description="Value and advantages apart, added up (Wang et al. 2016).")
-    distributional: Literal["c51", "qr"] | None = Field(
-        None, description="The distribution of the value: over fixed atoms (C51) or as quantiles (QR); else its mean."
-    )
-    num_atoms: Annotated[int, Field(ge=2)] = Field(51, description="Atoms or quantiles.")
-    v_min: float = Field(-10.0, description="C51: the least atom.")
-    v_max: float = Field(10.0, description="C51: the greatest atom.")
-    noisy: bool = Field(False, description="Explore by noise in the last layer's weights (Fortunato et al. 2018).")
-    noisy_sigma: NotNegative = Field(0.5, description="The size of that noise in the beginning.")
 
 
 class OptimizerConfig(Settings):

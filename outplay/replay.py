@@ -1,23 +1,32 @@
 """Replay: experience kept in arrays of fixed size, to be learned from again and again.
 
-Steps lie as (T, N): T slots of a ring, N lanes, all of which move on together; step number t is in slot t % T. What can
-be drawn are steps whose future (n steps of it) is known and whose past (the frames that are stacked) is still there.
+Steps lie as (T, N): T slots of a ring for each of N lanes; step number t of a lane is in slot t % T. The lanes of one
+EnvGroup move on together, those of others may be ahead or behind. What can be drawn are steps whose future (n steps of
+it) is known and whose past (the frames that are stacked) is still there.
+
+On disk, steps lie in segments: once a segment is full it never changes, so it is written once and
+linked to from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from outplay.fragments import Batch
+from outplay.fragments import Fragment
 from outplay.spaces import Leaf, Leaves
+from outplay.sumtree import SumTree
 
 Array = np.ndarray
-Key = tuple[int, int]  # step, lane
+Kept = list[OrderedDict[int, Leaves]]  # for each lane, observations by the number of their step
 
 _LEAST_PRIORITY = 1e-6
+_SEGMENT_BYTES = 16_000_000
 _COLUMNS = ("actions", "rewards", "terminated", "truncated", "began")
 
 
@@ -46,34 +55,70 @@ class Sequences:
     episode_start: Array  # (L, B): the memory begins anew here
 
 
+class Segment(NamedTuple):
+    """Steps `begin` to `end` of one EnvGroup's lanes."""
+
+    group: int
+    begin: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.group:04d}-{self.begin:010d}-{self.end:010d}"
+
+    @classmethod
+    def named(cls, name: str) -> Segment:
+        return cls(*map(int, name.split("-")))
+
+
+@dataclass(frozen=True)
+class ReplaySpec:
+    """What a process needs to make a replay."""
+
+    leaves: tuple[Leaf, ...]
+    capacity: int
+    n_step: int = 1
+    gamma: float = 0.99
+    stack: int = 1
+    alpha: float | None = None  # of priorities; None: there are none
+
+    def make(self, groups: Mapping[int, int]) -> Replay:
+        arguments = (self.leaves, groups, self.capacity, self.n_step, self.gamma, self.stack)
+        return Replay(*arguments) if self.alpha is None else PrioritizedReplay(*arguments, self.alpha)
+
+
 class Replay:
     """Steps of all lanes, drawn with equal chances.
 
-    >>> replay = Replay(leaves, lanes=16, capacity=100_000, n_step=3, gamma=0.99)
-    >>> replay.add(batch)
+    >>> replay = Replay(leaves, groups={0: 8, 1: 8}, capacity=100_000, n_step=3, gamma=0.99)
+    >>> replay.add(fragment)
     >>> transitions = replay.sample(32, rng)
 
-    With `stack`, images are stacks of so many frames of which only the newest is kept; the others are those of the
-    steps before. 1,000,000 steps of Atari (84 × 84 × 4) take 7.1 GB.
+    `groups` are the numbers and sizes of the EnvGroups whose Fragments it takes. With `stack`, images are stacks of so
+    many frames of which only the newest is kept; the others are those of the steps before. 1,000,000 steps of Atari
+    (84 × 84 × 4) take 7.1 GB.
     """
 
     def __init__(
         self,
         leaves: tuple[Leaf, ...],
-        lanes: int,
+        groups: Mapping[int, int],
         capacity: int,
         n_step: int = 1,
         gamma: float = 0.99,
         stack: int = 1,
     ) -> None:
         self.leaves = leaves
-        self.lanes = lanes
-        self.slots = -(-capacity // lanes)
+        self.lanes = sum(groups.values())
+        self.slots = -(-capacity // self.lanes)
         self.n_step = n_step
         self.gamma = gamma
         self.stack = stack
-        self.added = 0  # steps of each lane
-        shape = (self.slots, lanes)
+        self.added = np.zeros(self.lanes, np.int64)  # steps of each lane
+        self.highest = 1.0  # of all priorities so far, where there are some
+        ends = np.cumsum(list(groups.values())).tolist()
+        self._lanes_of = {g: slice(end - size, end) for (g, size), end in zip(groups.items(), ends, strict=True)}
+        shape = (self.slots, self.lanes)
         self.observations = tuple(
             np.zeros((*shape, *(leaf.shape[1:] if self._is_stacked(leaf) else leaf.shape)), leaf.dtype)
             for leaf in leaves
@@ -83,127 +128,125 @@ class Replay:
         self.terminated = np.zeros(shape, bool)
         self.truncated = np.zeros(shape, bool)
         self.began = np.zeros(shape, np.int64)  # the step that each one's episode began with
-        self.highest = 1.0  # of all priorities so far, where there are some
-        self.firsts: dict[Key, Leaves] = {}  # an episode's first observation, where frames are stacked
-        self.finals: dict[Key, Leaves] = {}  # what came after a truncated episode's last step
+        # An episode's first observation, where frames are stacked; and what came after a truncated one's last step.
+        self.firsts: Kept = [OrderedDict() for _ in range(self.lanes)]
+        self.finals: Kept = [OrderedDict() for _ in range(self.lanes)]
+        self._count()
 
     def _is_stacked(self, leaf: Leaf) -> bool:
-        return self.stack > 1 and leaf.is_image
+        return self.stack > 1 and leaf.is_image and leaf.shape[0] == self.stack
+
+    def _count(self) -> None:
+        """What of each lane can be drawn: from `oldest` to before `newest`."""
+        gone = np.maximum(0, self.added - self.slots)
+        self.oldest = np.where(gone > 0, gone + self.stack - 1, 0)
+        self.newest = np.maximum(self.oldest, self.added - self.n_step)
+        self._up_to = np.cumsum(self.newest - self.oldest)
 
     @property
-    def oldest(self) -> int:
-        """The first step that can be drawn."""
-        gone = max(0, self.added - self.slots)
-        return gone + self.stack - 1 if gone else 0
-
-    @property
-    def newest(self) -> int:
-        """One after the last step that can be drawn."""
-        return self.added - self.n_step
+    def is_ready(self) -> bool:
+        """Whether something can be drawn."""
+        return len(self) > 0
 
     def __len__(self) -> int:
         """How many steps can be drawn."""
-        return max(0, self.newest - self.oldest) * self.lanes
+        return int(self._up_to[-1])
 
-    def add(self, batch: Batch, rewards: Array | None = None, over: Array | None = None) -> None:
-        """Take in the steps of a Batch, the oldest making way; `rewards` and `over` (terminated) instead of its own."""
-        steps = len(batch.rewards)
-        assert batch.all_valid
+    @property
+    def steps(self) -> int:
+        """How many are kept."""
+        return int(np.minimum(self.added, self.slots).sum())
+
+    def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
+        """Take in a Fragment, the oldest steps making way; `rewards`, `over` (terminated) instead of its own."""
+        lanes, steps = self._lanes_of[fragment.group], len(fragment.rewards)
         assert steps + self.n_step + self.stack <= self.slots
-        times = self.added + np.arange(steps)
-        slots = times % self.slots
-        for store, leaf, values in zip(self.observations, self.leaves, batch.observations, strict=True):
-            store[slots] = values[:, :, -1] if self._is_stacked(leaf) else values
-        if not self.added:
-            self.actions = np.zeros((self.slots, *batch.actions.shape[1:]), batch.actions.dtype)
-        self.actions[slots] = batch.actions
-        self.rewards[slots] = batch.rewards if rewards is None else rewards
-        self.terminated[slots] = batch.terminated if over is None else over
-        self.truncated[slots] = batch.truncated
-        before = self.began[(self.added - 1) % self.slots]
-        started = np.where(batch.episode_start, times[:, None], -1)
-        self.began[slots] = np.maximum.accumulate(np.concatenate([before[None], started]))[1:]
-        if self.stack > 1:
-            for step, lane in np.argwhere(batch.episode_start).tolist():
-                self.firsts[int(times[step]), lane] = tuple(leaf[step, lane].copy() for leaf in batch.observations)
-        for i, (step, lane) in enumerate(zip(batch.final_steps.tolist(), batch.final_lanes.tolist(), strict=True)):
-            self.finals[int(times[step]), lane] = tuple(leaf[i] for leaf in batch.final_observations)
-        self.added += steps
-        gone = self.added - self.slots
-        for kept, margin in ((self.firsts, self.stack), (self.finals, 0)):
-            for key in [key for key in kept if key[0] + margin < gone]:
-                del kept[key]
+        before = int(self.added[lanes.start])
+        times = before + np.arange(steps)
+        started = np.where(fragment.episode_start, times[:, None], -1)
+        started[0] = np.maximum(started[0], self.began[(before - 1) % self.slots, lanes])
+        columns = (
+            fragment.actions,
+            fragment.rewards if rewards is None else rewards,
+            fragment.terminated if over is None else over,
+            fragment.truncated,
+            np.maximum.accumulate(started),
+        )
+        for begin, end in _pieces(before, before + steps, self.slots):
+            slots, piece = (
+                slice(begin % self.slots, begin % self.slots + end - begin),
+                slice(begin - before, end - before),
+            )
+            for store, leaf, values in zip(self.observations, self.leaves, fragment.observations, strict=True):
+                store[slots, lanes] = values[piece, :, -1] if self._is_stacked(leaf) else values[piece]
+            for name, column in zip(_COLUMNS, columns, strict=True):
+                getattr(self, name)[slots, lanes] = column[piece]
+        for step, lane in np.argwhere(fragment.episode_start).tolist() if self.stack > 1 else []:
+            first = tuple(leaf[step, lane].copy() for leaf in fragment.observations)
+            self.firsts[lanes.start + lane][before + step] = first
+        for i, (step, lane) in enumerate(zip(fragment.final_steps, fragment.final_lanes, strict=True)):
+            final = tuple(leaf[i].copy() for leaf in fragment.final_observations)
+            self.finals[lanes.start + int(lane)][before + int(step)] = final
+        self.added[lanes] += steps
+        self._count()
+        for kept in (*self.firsts[lanes], *self.finals[lanes]):
+            while kept and next(iter(kept)) < before + steps - self.slots:
+                kept.popitem(last=False)
 
-    def state(self) -> dict[str, Array]:
-        """What was added, as arrays."""
-        filled = min(self.added, self.slots)
-        arrays = {
-            **{f"observations.{i}": store for i, store in enumerate(self.observations)},
-            **{name: getattr(self, name) for name in _COLUMNS},
-        }
-        state = {name: array[:filled] for name, array in arrays.items()}
-        for name, kept in (("firsts", self.firsts), ("finals", self.finals)):
-            state[f"{name}.keys"] = np.array(list(kept), np.int64).reshape(-1, 2)
-            for i in range(len(self.leaves) if kept else 0):
-                state[f"{name}.{i}"] = np.stack([leaves[i] for leaves in kept.values()])
-        return state
+    # Drawing.
 
-    def load(self, added: int, highest: float, state: dict[str, Array]) -> None:
-        """Take back what `state` gave."""
-        self.added, self.highest = added, highest
-        self.actions = np.zeros((self.slots, *state["actions"].shape[1:]), state["actions"].dtype)
-        for i, store in enumerate(self.observations):
-            store[: len(state["actions"])] = state[f"observations.{i}"]
-        for name in _COLUMNS:
-            getattr(self, name)[: len(state["actions"])] = state[name]
-        for name, kept in (("firsts", self.firsts), ("finals", self.finals)):
-            kept.clear()
-            for row, (step, lane) in enumerate(state[f"{name}.keys"].tolist()):
-                kept[step, lane] = tuple(np.array(state[f"{name}.{i}"][row]) for i in range(len(self.leaves)))
+    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Transitions]:
+        """One `sample` after the other, for each of these generators."""
+        for rng in rngs:
+            yield self.sample(number, rng, beta)
 
-    def sample(self, number: int, rng: np.random.Generator) -> Transitions:
-        times = rng.integers(self.oldest, self.newest, number)
-        lanes = rng.integers(0, self.lanes, number)
-        return self.transitions(times, lanes, np.ones(number, np.float32))
+    def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Transitions:  # noqa: ARG002
+        """`number` transitions; `beta` is for those that have priorities."""
+        drawn = rng.integers(0, len(self), number)
+        lanes = np.searchsorted(self._up_to, drawn, "right")
+        return self.transitions(self.newest[lanes] - self._up_to[lanes] + drawn, lanes, np.ones(number, np.float32))
 
     def transitions(self, times: Array, lanes: Array, weights: Array) -> Transitions:
         """Those that begin with these steps."""
-        slots = (times[:, None] + np.arange(self.n_step)) % self.slots
-        beside = lanes[:, None]
-        ended = self.terminated[slots, beside] | self.truncated[slots, beside]
-        counts = np.ones(slots.shape, bool)
-        counts[:, 1:] = ~np.logical_or.accumulate(ended[:, :-1], 1)
-        powers = (self.gamma ** np.arange(self.n_step)).astype(np.float32)
-        rewards = (self.rewards[slots, beside] * counts * powers).sum(1, dtype=np.float32)
-        taken = counts.sum(1)
-        last = times + taken - 1
+        slots = times % self.slots
+        rewards, last, taken = self.rewards[slots, lanes], times, 1
+        if self.n_step > 1:
+            ahead, beside = (times[:, None] + np.arange(self.n_step)) % self.slots, lanes[:, None]
+            ended = self.terminated[ahead, beside] | self.truncated[ahead, beside]
+            counts = np.ones(ahead.shape, bool)
+            counts[:, 1:] = ~np.logical_or.accumulate(ended[:, :-1], 1)
+            powers = (self.gamma ** np.arange(self.n_step)).astype(np.float32)
+            rewards = (self.rewards[ahead, beside] * counts * powers).sum(1, dtype=np.float32)
+            taken = counts.sum(1)
+            last = times + taken - 1
         terminated, truncated = self.terminated[last % self.slots, lanes], self.truncated[last % self.slots, lanes]
         # Nothing comes after a termination: any observation will do.
-        following = self.observations_at(np.where(terminated | truncated, last, last + 1), lanes)
+        following = self.observations_at(last + ~(terminated | truncated), lanes)
         for row in np.flatnonzero(truncated & ~terminated).tolist():
-            for leaf, value in zip(following, self.finals[int(last[row]), int(lanes[row])], strict=True):
+            for leaf, value in zip(following, self.finals[int(lanes[row])][int(last[row])], strict=True):
                 leaf[row] = value
         return Transitions(
             self.observations_at(times, lanes),
-            self.actions[times % self.slots, lanes],
+            self.actions[slots, lanes],
             rewards,
             following,
             (self.gamma**taken * ~terminated).astype(np.float32),
             weights,
-            times % self.slots * self.lanes + lanes,
+            slots * self.lanes + lanes,
         )
 
     def observations_at(self, times: Array, lanes: Array) -> Leaves:
         found = []
+        rows = times % self.slots * self.lanes + lanes
         for i, (store, leaf) in enumerate(zip(self.observations, self.leaves, strict=True)):
+            flat = store.reshape(-1, *store.shape[2:])
             if not self._is_stacked(leaf):
-                found.append(store[times % self.slots, lanes])
+                found.append(flat[rows])
                 continue
-            back = times[:, None] + np.arange(1 - self.stack, 1)
-            stacked = store[back % self.slots, lanes[:, None]]
-            age = times - self.began[times % self.slots, lanes]
+            stacked = flat[(times[:, None] + np.arange(1 - self.stack, 1)) % self.slots * self.lanes + lanes[:, None]]
+            age = times - self.began.reshape(-1)[rows]
             for row in np.flatnonzero(age < self.stack - 1).tolist():  # with frames from before the episode
-                first = self.firsts[int(times[row] - age[row]), int(lanes[row])][i]
+                first = self.firsts[int(lanes[row])][int(times[row] - age[row])][i]
                 missing = self.stack - 1 - int(age[row])
                 stacked[row, :missing] = first[self.stack - 1 - missing : self.stack - 1]
             found.append(stacked)
@@ -211,8 +254,11 @@ class Replay:
 
     def sequences(self, number: int, length: int, rng: np.random.Generator) -> Sequences:
         """Drawn at random; an episode may end within, and the next one begin."""
-        begins = rng.integers(self.oldest, self.added - length + 1, number)
-        lanes = rng.integers(0, self.lanes, number)
+        choices = np.maximum(0, self.added - length + 1 - self.oldest)
+        up_to = np.cumsum(choices)
+        drawn = rng.integers(0, up_to[-1], number)
+        lanes = np.searchsorted(up_to, drawn, "right")
+        begins = self.oldest[lanes] + choices[lanes] - up_to[lanes] + drawn
         times = begins + np.arange(length)[:, None]
         slots, beside = times % self.slots, np.broadcast_to(lanes, times.shape)
         flat = self.observations_at(times.ravel(), beside.ravel())
@@ -225,46 +271,87 @@ class Replay:
             self.began[slots, beside] == times,
         )
 
+    def update(self, places: Array, errors: Array) -> None:
+        """How wrong the learner was about what it drew: of no matter where all have equal chances."""
 
-class SumTree:
-    """Numbers at places, with their sum, and which place a part of the sum falls on: O(log n) each, for many at once.
+    # Saving.
 
-    >>> tree = SumTree(4)
-    >>> tree.set(np.array([0, 2]), np.array([1.0, 3.0]))
-    >>> tree.find(np.array([0.5, 1.5, 3.9]))
-    array([0, 2, 2])
-    """
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """(what is written as JSON, arrays) beside the segments."""
+        return {
+            "added": {str(g): int(self.added[at.start]) for g, at in self._lanes_of.items()},
+            "highest": self.highest,
+        }, {}
 
-    def __init__(self, size: int) -> None:
-        self.width = 1 << max(1, (size - 1).bit_length())
-        self.nodes = np.zeros(2 * self.width)
+    def segments(self, known: Container[str]) -> dict[str, Callable[[], dict[str, Array]]]:
+        """All kept steps, in pieces, by name: how to get them. `known` are the names of those that are on disk already.
+
+        Those are not read again: their oldest steps may be gone.
+        """
+        return {segment.name: functools.partial(self.read, segment.name) for segment in self._segments(known)}
+
+    def _segments(self, known: Container[str]) -> list[Segment]:
+        found = []
+        length = self._segment_length
+        for group, lanes in self._lanes_of.items():
+            added = int(self.added[lanes.start])
+            kept = max(0, added - self.slots)
+            for begin in range(kept // length * length, added, length):
+                whole = Segment(group, begin, min(begin + length, added))
+                found.append(whole if begin >= kept or whole.name in known else whole._replace(begin=kept))
+        return found
 
     @property
-    def total(self) -> float:
-        return float(self.nodes[1])
+    def _segment_length(self) -> int:
+        """In steps: so that what is not full, which is written each time, is a few megabytes."""
+        step = sum(store.nbytes for store in self.observations) // self.slots
+        return max(1, min(_SEGMENT_BYTES // max(1, step), self.slots))
 
-    def __getitem__(self, places: Array) -> Array:
-        values: Array = self.nodes[self.width + places]
-        return values
+    def read(self, name: str) -> dict[str, Array]:
+        """The steps of a segment, as arrays."""
+        segment = Segment.named(name)
+        lanes = self._lanes_of[segment.group]
+        slots = np.arange(segment.begin, segment.end) % self.slots
+        stores = {f"observations.{i}": store for i, store in enumerate(self.observations)}
+        stores |= {name: getattr(self, name) for name in _COLUMNS}
+        arrays = {name: store[slots, lanes] for name, store in stores.items()}
+        for name, kept in (("firsts", self.firsts[lanes]), ("finals", self.finals[lanes])):
+            keys = [(t, lane) for lane, by_step in enumerate(kept) for t in by_step if segment.begin <= t < segment.end]
+            arrays[f"{name}.keys"] = np.array(keys, np.int64).reshape(-1, 2)
+            for i in range(len(self.leaves) if keys else 0):
+                arrays[f"{name}.{i}"] = np.stack([kept[lane][t][i] for t, lane in keys])
+        return arrays
 
-    def set(self, places: Array, values: Array) -> None:
-        nodes = self.width + places
-        self.nodes[nodes] = values
-        while len(nodes) and nodes[0] > 1:  # all of them are on one level
-            nodes = np.unique(nodes >> 1)
-            self.nodes[nodes] = self.nodes[2 * nodes] + self.nodes[2 * nodes + 1]
+    def load(self, state: dict[str, Any], arrays: Mapping[str, Array]) -> None:  # noqa: ARG002 - priorities
+        """Take back what was saved of these EnvGroups; of a larger replay, the newest steps. Then `write` segments."""
+        self.highest = float(state["highest"])
+        for group, lanes in self._lanes_of.items():
+            self.added[lanes] = int(state["added"][str(group)])
+        self._count()
 
-    def find(self, masses: Array) -> Array:
-        """The place where the sum up to it first exceeds each of these numbers in [0, total)."""
-        masses, nodes = masses.copy(), np.ones(len(masses), np.int64)
-        while nodes[0] < self.width:
-            nodes *= 2
-            left = self.nodes[nodes]
-            # Rounding must not lead to where nothing is.
-            right = (masses >= left) & (self.nodes[nodes + 1] > 0)
-            masses -= np.where(right, left, 0.0)
-            nodes += right
-        return nodes - self.width
+    def write(self, name: str, arrays: dict[str, Array]) -> None:
+        """Put the steps of a segment back; older ones first."""
+        segment = Segment.named(name)
+        lanes = self._lanes_of[segment.group]
+        begin = max(segment.begin, int(self.added[lanes.start]) - self.slots)
+        if begin >= segment.end:
+            return
+        slots, since = np.arange(begin, segment.end) % self.slots, begin - segment.begin
+        for i, store in enumerate(self.observations):
+            store[slots, lanes] = arrays[f"observations.{i}"][since:]
+        for name in _COLUMNS:
+            getattr(self, name)[slots, lanes] = arrays[name][since:]
+        for name, kept in (("firsts", self.firsts), ("finals", self.finals)):
+            for row, (step, lane) in enumerate(arrays[f"{name}.keys"].tolist()):
+                kept[lanes.start + lane][step] = tuple(arrays[f"{name}.{i}"][row] for i in range(len(self.leaves)))
+
+
+def _pieces(begin: int, end: int, slots: int) -> Iterable[tuple[int, int]]:
+    """begin … end, cut where the ring begins anew."""
+    while begin < end:
+        edge = min(end, (begin // slots + 1) * slots)
+        yield begin, edge
+        begin = edge
 
 
 class PrioritizedReplay(Replay):
@@ -273,46 +360,45 @@ class PrioritizedReplay(Replay):
     def __init__(
         self,
         leaves: tuple[Leaf, ...],
-        lanes: int,
+        groups: Mapping[int, int],
         capacity: int,
         n_step: int = 1,
         gamma: float = 0.99,
         stack: int = 1,
         alpha: float = 0.6,
     ) -> None:
-        super().__init__(leaves, lanes, capacity, n_step, gamma, stack)
+        super().__init__(leaves, groups, capacity, n_step, gamma, stack)
         self.alpha = alpha
-        self.tree = SumTree(self.slots * lanes)
+        self.tree = SumTree(self.slots * self.lanes)
 
-    def add(self, batch: Batch, rewards: Array | None = None, over: Array | None = None) -> None:
-        known, gone = max(0, self.newest), self.oldest
-        super().add(batch, rewards, over)
+    def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
+        lanes = self._lanes_of[fragment.group]
+        lane = lanes.start  # they move on together
+        known, gone = int(self.newest[lane]), int(self.oldest[lane])
+        super().add(fragment, rewards, over)
+        oldest, newest, added = int(self.oldest[lane]), int(self.newest[lane]), int(self.added[lane])
         # What can no longer be drawn, or not yet; then what can be drawn from now on.
-        self._set(range(gone, self.oldest), 0.0)
-        self._set(range(max(known, self.newest), self.added), 0.0)
-        self._set(range(max(known, self.oldest), self.newest), self.highest**self.alpha)
+        self._set(lanes, range(gone, oldest), np.array(0.0))
+        self._set(lanes, range(max(known, newest), added), np.array(0.0))
+        self._set(lanes, range(max(known, oldest), newest), np.array(self.highest**self.alpha))
 
-    def _set(self, times: Iterable[int], priority: float) -> None:
-        slots = np.array(list(times), np.int64) % self.slots
-        if len(slots):
-            self.tree.set((slots[:, None] * self.lanes + np.arange(self.lanes)).ravel(), np.array(priority))
+    def _places(self, lanes: slice, times: range) -> Array:
+        slots = np.arange(times.start, times.stop) % self.slots
+        return (slots[:, None] * self.lanes + np.arange(lanes.start, lanes.stop)).ravel()
 
-    def sample(self, number: int, rng: np.random.Generator, beta: float = 0.4) -> Transitions:
+    def _set(self, lanes: slice, times: range, priorities: Array) -> None:
+        if len(times):
+            self.tree.set(self._places(lanes, times), priorities)
+
+    def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Transitions:
         """One from each of `number` equal parts of the sum, weighted by (1 / (steps · chance))^β; the largest is 1."""
         masses = (np.arange(number) + rng.random(number)) / number * self.tree.total
         places = self.tree.find(masses)
         slots, lanes = places // self.lanes, places % self.lanes
-        times = self.added - 1 - (self.added - 1 - slots) % self.slots
+        last = self.added[lanes] - 1
         chances = self.tree[places] / self.tree.total
         weights = (len(self) * chances) ** -beta
-        return self.transitions(times, lanes, (weights / weights.max()).astype(np.float32))
-
-    def state(self) -> dict[str, Array]:
-        return {**super().state(), "priorities": self.tree[np.arange(self.slots * self.lanes)]}
-
-    def load(self, added: int, highest: float, state: dict[str, Array]) -> None:
-        super().load(added, highest, state)
-        self.tree.set(np.arange(self.slots * self.lanes), state["priorities"])
+        return self.transitions(last - (last - slots) % self.slots, lanes, (weights / weights.max()).astype(np.float32))
 
     def update(self, places: Array, errors: Array) -> None:
         """New priorities: the size of the errors. If a place stands twice, its last one holds.
@@ -323,3 +409,18 @@ class PrioritizedReplay(Replay):
         priorities = np.abs(errors[there]).astype(np.float64) + _LEAST_PRIORITY
         self.highest = max(self.highest, float(priorities.max(initial=0.0)))
         self.tree.set(places[there], priorities**self.alpha)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        state, arrays = super().state()
+        for group, lanes in self._lanes_of.items():
+            times = range(int(self.oldest[lanes.start]), int(self.newest[lanes.start]))
+            arrays[f"priorities.{group}"] = self.tree[self._places(lanes, times)]
+        return state, arrays
+
+    def load(self, state: dict[str, Any], arrays: Mapping[str, Array]) -> None:
+        super().load(state, arrays)
+        for group, lanes in self._lanes_of.items():
+            newest, size = int(self.newest[lanes.start]), lanes.stop - lanes.start
+            saved = arrays[f"priorities.{group}"]
+            oldest = max(int(self.oldest[lanes.start]), newest - len(saved) // size)
+            self._set(lanes, range(oldest, newest), saved[len(saved) - (newest - oldest) * size :])

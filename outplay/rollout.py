@@ -15,6 +15,7 @@ import torch
 
 from outplay.config import ModelConfig
 from outplay.engine import api as engine
+from outplay.engine.base import Ref
 from outplay.engine.remote import ActorHandle, remote
 from outplay.engine.slots import count_cpus
 from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector, split_envs
@@ -26,7 +27,7 @@ from outplay.streams import seed_for, stream
 
 log = logging.getLogger("outplay")
 
-_MOST_DEATHS = 2  # of workers, one after the other, without a Fragment in between
+_MOST_DEATHS = 2  # of one worker, without an answer in between
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,18 @@ class RolloutWorker:
         if task is not None:
             for group in self.groups.values():
                 group.set_task(task)
+        total = sum(spec.group_sizes)
         with one_thread():
             return take_turns(
                 [
                     group.collecting(
-                        self.policy, spec.fragment_length, spec.explore, weights.version, spec.complete_episodes
+                        self.policy.for_lanes(sum(spec.group_sizes[:index]), spec.group_sizes[index], total),
+                        spec.fragment_length,
+                        spec.explore,
+                        weights.version,
+                        spec.complete_episodes,
                     )
-                    for group in self.groups.values()
+                    for index, group in self.groups.items()
                 ]
             )
 
@@ -242,7 +248,7 @@ class WorkerSet:
         self.task: Any = self.states[0].task
         self._latest = latest
         self._to_env = ActionScaling(spec.policy.action_space, spec.policy.normalize_actions, spec.policy.clip_actions)
-        self._pool = WorkerPool(self.num_workers, self._arguments)
+        self.pool = WorkerPool(self.num_workers, self._arguments)
 
     def _arguments(self, index: int) -> tuple[Any, ...]:
         """What worker `index` is made from: its share of the EnvGroups, as they are now."""
@@ -252,17 +258,26 @@ class WorkerSet:
     @property
     def replaced(self) -> int:
         """How many workers have died so far."""
-        return self._pool.replaced
+        return self.pool.replaced
 
     def collect(self, weights: Weights) -> list[Fragment]:
         """One Fragment from each EnvGroup, in EnvGroup order."""
-        collected = self._pool.call_all("collect", weights, self.task)
+        collected = self.pool.call_all("collect", weights, self.task)
         fragments = sorted((f for part in collected for f in part), key=lambda fragment: fragment.group)
-        self.states = [
-            state.advanced(fragment, self._to_env(fragment.actions), self.spec.complete_episodes)
-            for state, fragment in zip(self.states, fragments, strict=True)
-        ]
+        self.advance(fragments)
         return fragments
+
+    def advance(self, fragments: list[Fragment]) -> None:
+        """The EnvGroups are where these Fragments of theirs end. The list of states is a new one."""
+        states = list(self.states)
+        for fragment in fragments:
+            env_actions = self._to_env(fragment.actions)
+            states[fragment.group] = states[fragment.group].advanced(fragment, env_actions, self.spec.complete_episodes)
+        self.states = states
+
+    def begin(self, place: int, weights: Ref) -> Ref:
+        """Let one worker collect: a Ref to its Fragments. Who gets them says so by `advance`."""
+        return self.pool.begin(place, "collect", weights, self.task)
 
     def set_task(self, task: Any) -> None:
         """Episodes that start from now on are about `task`, in every EnvGroup."""
@@ -274,11 +289,11 @@ class WorkerSet:
 
         >>> trainer.workers.foreach_worker(lambda worker: worker.get_policy().get_weights())
         """
-        self._pool.call_all("load", self._latest())
-        return self._pool.call_all("apply", function)
+        self.pool.call_all("load", self._latest())
+        return self.pool.call_all("apply", function)
 
     def stop(self) -> None:
-        self._pool.stop()
+        self.pool.stop()
 
 
 class WorkerPool:
@@ -290,6 +305,7 @@ class WorkerPool:
     def __init__(self, num_workers: int, arguments: Callable[[int], tuple[Any, ...]]) -> None:
         self._arguments = arguments
         self.replaced = 0
+        self._deaths = [0] * num_workers  # of each, since it last answered
         self.local = None if num_workers else RolloutWorker(count_cpus(), *arguments(0))
         self.remote = [self._start(index) for index in range(num_workers)]
 
@@ -310,28 +326,40 @@ class WorkerPool:
         stored = {id(part): engine.put(part) for job in jobs for part in job if isinstance(part, Weights)}
         sent = [tuple(stored.get(id(part), part) for part in job) for job in jobs]
         places = [number % len(self.remote) for number in range(len(jobs))]
-        calls = [_call(self.remote[place], method, job) for place, job in zip(places, sent, strict=True)]
-        deaths = 0
+        calls: list[Any] = [self.begin(place, method, *job) for place, job in zip(places, sent, strict=True)]
         for number, place in enumerate(places):
             while True:
-                try:
-                    calls[number] = (engine.get(calls[number]),)
+                if (result := self.end(place, calls[number])) is not None:
+                    calls[number] = result
                     break
-                except ActorDiedError as error:
-                    _raise_cause(error)
-                    deaths += 1
-                    if deaths > _MOST_DEATHS * len(self.remote):
-                        raise RunError(f"worker {place} died {deaths} times in a row; last: {error}") from error
-                    log.warning("worker %d died and is replaced; its environments are built again", place)
-                    self.replaced += 1
-                    self.remote[place] = self._start(place)
-                    for other in range(number, len(jobs)):  # all that it still had to do
-                        if places[other] == place:
-                            calls[other] = _call(self.remote[place], method, sent[other])
-                except TaskError as error:
-                    _raise_cause(error)
-                    raise
+                for other in range(number, len(jobs)):  # all that it still had to do
+                    if places[other] == place:
+                        calls[other] = self.begin(place, method, *sent[other])
         return [value for (value,) in calls]
+
+    def begin(self, place: int, method: str, *arguments: Any) -> Ref:
+        """A call on one worker; a Ref to its result."""
+        called: Ref = getattr(self.remote[place], method).remote(*arguments)
+        return called
+
+    def end(self, place: int, call: Ref) -> tuple[Any] | None:
+        """The result of a call; None if the worker died over it, and is replaced now."""
+        try:
+            result = engine.get(call)
+        except ActorDiedError as error:
+            _raise_cause(error)
+            self._deaths[place] += 1
+            if self._deaths[place] > _MOST_DEATHS:
+                raise RunError(f"worker {place} died {self._deaths[place]} times in a row; last: {error}") from error
+            log.warning("worker %d died and is replaced; its environments are built again", place)
+            self.replaced += 1
+            self.remote[place] = self._start(place)
+            return None
+        except TaskError as error:
+            _raise_cause(error)
+            raise
+        self._deaths[place] = 0
+        return (result,)
 
     def stop(self) -> None:
         if self.local is not None:
@@ -340,10 +368,6 @@ class WorkerPool:
             for worker in self.remote:
                 engine.kill(worker)
         self.remote = []
-
-
-def _call(worker: ActorHandle, method: str, arguments: tuple[Any, ...]) -> Any:
-    return getattr(worker, method).remote(*arguments)
 
 
 def _raise_cause(error: BaseException) -> None:

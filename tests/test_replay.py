@@ -10,17 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outplay.fragments import Batch, Fragment, join
-from outplay.replay import PrioritizedReplay, Replay, SumTree
+from outplay.fragments import Fragment
+from outplay.replay import PrioritizedReplay, Replay
 from outplay.spaces import leaves
+from outplay.sumtree import SumTree
 
 NUMBERS = leaves(gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32))
 IMAGES = leaves(gymnasium.spaces.Box(0, 255, (3, 12, 12), np.uint8))
 
 
-def batch(
+def fragment_of(
     observations: Any, rewards: Any, terminated: Any = (), truncated: Any = (), starts: Any = (), finals: Any = ()
-) -> Batch:
+) -> Fragment:
     """Steps of one lane; `terminated`, `truncated` and `starts` are the steps where they are true."""
     steps = len(rewards)
 
@@ -29,7 +30,7 @@ def batch(
 
     stored = np.asarray(observations)[:, None]
     final = np.asarray(finals, stored.dtype).reshape(len(finals), *stored.shape[2:])
-    fragment = Fragment(
+    return Fragment(
         group=0,
         version=0,
         observations=(stored,),
@@ -45,13 +46,12 @@ def batch(
         final_steps=np.array(sorted(truncated), np.int64),
         final_lanes=np.zeros(len(final), np.int64),
     )
-    return join([fragment])
 
 
-def numbered(first: int, steps: int, **more: Any) -> Batch:
+def numbered(first: int, steps: int, **more: Any) -> Fragment:
     """Observations and rewards that are the number of their step."""
     numbers = np.arange(first, first + steps, dtype=np.float32)
-    return batch(numbers[:, None], numbers, **more)
+    return fragment_of(numbers[:, None], numbers, **more)
 
 
 def at(replay: Replay, *times: int) -> Any:
@@ -62,7 +62,7 @@ def at(replay: Replay, *times: int) -> Any:
 
 
 def test_three_steps_ahead() -> None:
-    replay = Replay(NUMBERS, 1, 20, n_step=3, gamma=0.5)
+    replay = Replay(NUMBERS, {0: 1}, 20, n_step=3, gamma=0.5)
     replay.add(numbered(0, 10, starts=[0]))
     found = at(replay, 2)
     assert found.observations[0].tolist() == [[2.0]]
@@ -73,7 +73,7 @@ def test_three_steps_ahead() -> None:
 
 
 def test_a_termination_ends_the_sum_and_nothing_follows() -> None:
-    replay = Replay(NUMBERS, 1, 20, n_step=3, gamma=0.5)
+    replay = Replay(NUMBERS, {0: 1}, 20, n_step=3, gamma=0.5)
     replay.add(numbered(0, 10, starts=[0, 4], terminated=[3]))
     found = at(replay, 1, 2, 3, 4)
     assert found.rewards.tolist() == [1 + 1 + 0.75, 2 + 1.5, 3, 4 + 2.5 + 1.5]
@@ -81,7 +81,7 @@ def test_a_termination_ends_the_sum_and_nothing_follows() -> None:
 
 
 def test_after_a_truncation_comes_the_final_observation() -> None:
-    replay = Replay(NUMBERS, 1, 20, n_step=3, gamma=0.5)
+    replay = Replay(NUMBERS, {0: 1}, 20, n_step=3, gamma=0.5)
     replay.add(numbered(0, 10, starts=[0, 4], truncated=[3], finals=[[77.0]]))
     found = at(replay, 0, 2, 3)
     assert found.rewards.tolist() == [0 + 0.5 + 0.5, 2 + 1.5, 3]
@@ -90,10 +90,10 @@ def test_after_a_truncation_comes_the_final_observation() -> None:
 
 
 def test_the_oldest_steps_make_way() -> None:
-    replay = Replay(NUMBERS, 1, 8, n_step=2)
+    replay = Replay(NUMBERS, {0: 1}, 8, n_step=2)
     for first in range(0, 20, 4):
         replay.add(numbered(first, 4, starts=[0] if first == 0 else []))
-    assert (replay.oldest, replay.newest, len(replay)) == (12, 18, 6)
+    assert (replay.oldest[0], replay.newest[0], len(replay)) == (12, 18, 6)
     drawn = replay.sample(500, np.random.default_rng(0))
     assert set(drawn.observations[0].ravel().tolist()) == {12, 13, 14, 15, 16, 17}
 
@@ -108,11 +108,13 @@ def frames(times: range, begin: int, before: tuple[int, int]) -> np.ndarray:
 
 
 def test_frames_are_stored_once_and_stacked_again() -> None:
-    replay = Replay(IMAGES, 1, 40, stack=3)
+    replay = Replay(IMAGES, {0: 1}, 40, stack=3)
     assert replay.observations[0].shape == (40, 1, 12, 12)
     first, second = frames(range(10, 20), 10, (200, 201)), frames(range(20, 32), 20, (220, 220))
     whole = np.concatenate([first, second])
-    replay.add(batch(whole, np.zeros(22), starts=[0, 10], truncated=[9], finals=[frames(range(20, 21), 0, (0, 0))[0]]))
+    replay.add(
+        fragment_of(whole, np.zeros(22), starts=[0, 10], truncated=[9], finals=[frames(range(20, 21), 0, (0, 0))[0]])
+    )
     found = at(replay, *range(21))
     assert np.array_equal(found.observations[0], whole[:21])
     assert found.next_observations[0][9, :, 0, 0].tolist() == [18, 19, 20]  # not the next episode's
@@ -121,7 +123,7 @@ def test_frames_are_stored_once_and_stacked_again() -> None:
 
 
 def test_a_million_steps_of_atari_fit_into_8_gigabytes() -> None:
-    replay = Replay(leaves(gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)), 16, 1_000_000, stack=4)
+    replay = Replay(leaves(gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)), {0: 16}, 1_000_000, stack=4)
     arrays = (*replay.observations, replay.actions, replay.rewards, replay.terminated, replay.truncated, replay.began)
     assert sum(array.nbytes for array in arrays) < 8e9
 
@@ -156,7 +158,7 @@ def test_a_sum_tree_is_a_list_of_numbers(values: list[float], data: Any) -> None
 
 
 def test_drawing_follows_the_priorities() -> None:
-    replay = PrioritizedReplay(NUMBERS, 1, 20, alpha=0.5)
+    replay = PrioritizedReplay(NUMBERS, {0: 1}, 20, alpha=0.5)
     replay.add(numbered(0, 5, starts=[0]))  # 4 of them can be drawn
     replay.update(np.arange(4), np.array([1.0, 4.0, 9.0, 16.0]) - 1e-6)
     drawn = replay.sample(10_000, np.random.default_rng(0), beta=1.0)
@@ -169,12 +171,12 @@ def test_drawing_follows_the_priorities() -> None:
 
 
 def test_new_steps_have_the_highest_priority_and_old_ones_none() -> None:
-    replay = PrioritizedReplay(NUMBERS, 1, 8, n_step=2, alpha=1.0)
+    replay = PrioritizedReplay(NUMBERS, {0: 1}, 8, n_step=2, alpha=1.0)
     for first in range(0, 24, 3):
         replay.add(numbered(first, 3, starts=[0] if first == 0 else []))
         if first == 6:
             replay.update(np.array([6, 7]), np.array([5.0 - 1e-6, 9.0]))  # 7 cannot be drawn yet
-        drawable = {time % 8 for time in range(replay.oldest, replay.newest)}
+        drawable = {time % 8 for time in range(replay.oldest[0], replay.newest[0])}
         assert {place for place in range(8) if replay.tree[np.array([place])][0] > 0} == drawable
     assert replay.highest == pytest.approx(5.0)
     assert replay.tree.total == pytest.approx(5.0 * 6)
@@ -186,7 +188,7 @@ def test_new_steps_have_the_highest_priority_and_old_ones_none() -> None:
 
 
 def test_sequences_are_steps_in_a_row() -> None:
-    replay = Replay(NUMBERS, 1, 30)
+    replay = Replay(NUMBERS, {0: 1}, 30)
     replay.add(numbered(0, 20, starts=[0, 7], terminated=[6]))
     drawn = replay.sequences(50, 6, np.random.default_rng(0))
     assert drawn.observations[0].shape == (6, 50, 1)
@@ -201,7 +203,7 @@ def test_sequences_are_steps_in_a_row() -> None:
 def test_a_drawn_transition_is_one_that_happened(n_step: int, lanes: int, seed: int) -> None:
     """Many random batches through a small ring, against the whole history."""
     rng = np.random.default_rng(seed)
-    replay = Replay(NUMBERS, lanes, 24 * lanes, n_step=n_step, gamma=0.9)
+    replay = Replay(NUMBERS, {0: lanes}, 24 * lanes, n_step=n_step, gamma=0.9)
     history: dict[str, list[np.ndarray]] = {"rewards": [], "terminated": [], "truncated": []}
     finals: dict[tuple[int, int], float] = {}
     number, starts = 0, np.ones(lanes, bool)
@@ -221,7 +223,7 @@ def test_a_drawn_transition_is_one_that_happened(n_step: int, lanes: int, seed: 
             (np.array([[-float(number + step)] for step, _ in ends], np.float32).reshape(-1, 1),),
             ends[:, 0].astype(np.int64), ends[:, 1].astype(np.int64),
         )  # fmt: skip
-        replay.add(join([fragment]))
+        replay.add(fragment)
         for name, values in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
             history[name].append(values)
         number += steps

@@ -16,7 +16,7 @@ import torch
 from outplay import spaces
 from outplay.algorithms import saving
 from outplay.algorithms.learner import Learner
-from outplay.checkpoint import find_checkpoint, name_of, read_checkpoint, read_state, write_checkpoint
+from outplay.checkpoint import find_checkpoint, name_of, read_checkpoint, read_state, segments_in, write_checkpoint
 from outplay.config import AlgorithmConfig, plain, validated
 from outplay.engine.slots import count_cpus
 from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
@@ -30,6 +30,8 @@ from outplay.rollout import PolicySpec, RolloutSpec, WorkerSet
 from outplay.streams import stream
 
 log = logging.getLogger("outplay")
+
+AnyLearner = Learner[Any]
 
 # An environment whose step takes longer than this is better stepped in several processes.
 _WORTH_WORKERS = 100e-6
@@ -87,13 +89,16 @@ class Algorithm:
         self.timers = Timers()
         self.episodes = EpisodeWindow(self.config.metrics_num_episodes)
         self.policy = self._policy_spec().make().to("cuda" if self.config.num_gpus else "cpu")
-        self.learner = self.Learner(self.policy, self.config)
+        self.learner = self._make_learner()
         self._workers: WorkerSet | None = None
         self._states: list[GroupState] | None = None
         self._version = 0  # of the Weights: each snapshot has its own
         self._evaluator: Evaluator | None = None
         self._task_env: Any = None
         self._folder: Path | None = None
+        self._saved_in: Path | None = None  # the checkpoint that was written or read last
+        self._reported = 0  # timesteps up to the last result
+        self._returns: list[float] = []  # of the episodes since then
         self._action_rng = stream(self.config.seed, "single actions")
 
     def _resolve(self) -> None:
@@ -124,6 +129,9 @@ class Algorithm:
             return int(self.config.num_workers)
         pays = not self.probe.is_native and self.probe.step_seconds > _WORTH_WORKERS
         return min(count_cpus(), len(self.group_sizes)) if pays and count_cpus() > 1 else 0
+
+    def _make_learner(self) -> AnyLearner:
+        return self.Learner(self.policy, self.config)
 
     def _policy_spec(self) -> PolicySpec:
         config = self.config
@@ -173,6 +181,31 @@ class Algorithm:
     def train(self) -> dict[str, Any]:
         """Collect a batch, learn from it: one iteration. Returns its figures."""
         started = time.perf_counter()
+        metrics = self._iterate()
+        self.iteration += 1
+        evaluation = self._evaluation_if_due()
+        seconds = time.perf_counter() - started
+        self.seconds += seconds
+        steps, self._reported = self.timesteps - self._reported, self.timesteps
+        returns, self._returns = self._returns, []
+        result = {
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps,
+            **self.episodes.figures(),
+            "episodes_this_iter": len(returns),
+            "episode_returns": returns,
+            "time_this_iter_s": seconds,
+            "time_total_s": self.seconds,
+            "env_steps_per_s": steps / seconds,
+            "learner": metrics,
+            "stages_s": self.timers.take(),
+            **({} if evaluation is None else {"evaluation": evaluation}),
+        }
+        self._next_task(result)
+        return result
+
+    def _iterate(self) -> dict[str, float]:
+        """Collect a Batch, learn from it; the learner's metrics."""
         with self.timers("collect"):
             fragments = self._collect()
         with self.timers("join"):
@@ -181,28 +214,17 @@ class Algorithm:
             metrics = self.learner.update(batch, self.timesteps, self.iteration)
             if self.config.normalize_observations:
                 self.learner.normalise_observations(batch)
-        self.iteration += 1
-        self.timesteps += batch.steps
+        self._count(fragments)
+        return metrics
+
+    def _count(self, fragments: list[Fragment]) -> None:
         for fragment in fragments:
+            self.timesteps += fragment.steps
             self.episodes.add(fragment.episode_returns, fragment.episode_lengths)
-        evaluation = self._evaluation_if_due()
-        seconds = time.perf_counter() - started
-        self.seconds += seconds
-        result = {
-            "training_iteration": self.iteration,
-            "timesteps_total": self.timesteps,
-            **self.episodes.figures(),
-            "episodes_this_iter": sum(len(fragment.episode_returns) for fragment in fragments),
-            "episode_returns": [value for fragment in fragments for value in fragment.episode_returns.tolist()],
-            "time_this_iter_s": seconds,
-            "time_total_s": self.seconds,
-            "env_steps_per_s": batch.steps / seconds,
-            "learner": metrics,
-            "stages_s": self.timers.take(),
-            **({} if evaluation is None else {"evaluation": evaluation}),
-        }
-        self._next_task(result)
-        return result
+            self._returns += fragment.episode_returns.tolist()
+
+    def _rest(self) -> None:
+        """Come to rest: nothing is under way afterwards. A synchronous algorithm always is, between two iterations."""
 
     def _collect(self) -> list[Fragment]:
         """The Fragments of one iteration, all from the present policy."""
@@ -234,6 +256,9 @@ class Algorithm:
                 "%d environments could not be rebuilt as they were: an episode did not repeat itself, or was too long; "
                 "the run goes on, but not exactly as it would have", wrong,
             )  # fmt: skip
+
+    def _present_states(self) -> list[GroupState] | None:
+        return self._states if self._workers is None else self._workers.states
 
     def _drop_workers(self, states: list[GroupState] | None) -> None:
         """End the workers; if they are needed again, their environments are built from `states`."""
@@ -277,9 +302,10 @@ class Algorithm:
 
         How many is `evaluation_duration`; actions are the likeliest ones unless `evaluation_explore` is set.
         """
+        self._rest()
         policy = self.policy
         if checkpoint is not None:
-            saved = read_checkpoint(find_checkpoint(checkpoint))
+            saved = read_checkpoint(find_checkpoint(checkpoint), with_segments=False)
             saving.check_fits(self, saved.state)
             policy = self._policy_spec().make()
             policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
@@ -345,11 +371,13 @@ class Algorithm:
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint; its path. Without a folder: under ~/outplay_results."""
         parent = Path(folder) if folder is not None else self._default_folder()
-        checkpoint = saving.collect_state(self)
+        self._rest()
+        checkpoint = saving.collect_state(self, segments_in(self._saved_in))
         if not checkpoint.state["exact"] and not self.inexact:
             self.inexact = "an episode is too long to be played again"
             log.warning("environment %r: %s, so a resumed run will not be exact", self.env_spec.name, self.inexact)
-        return str(write_checkpoint(checkpoint, parent / name_of(self.iteration)))
+        self._saved_in = write_checkpoint(checkpoint, parent / name_of(self.iteration), self._saved_in)
+        return str(self._saved_in)
 
     def _default_folder(self) -> Path:
         if self._folder is None:
@@ -358,10 +386,12 @@ class Algorithm:
 
     def restore(self, checkpoint: str | Path) -> None:
         """Go on from a checkpoint of the same algorithm and spaces."""
-        saved = read_checkpoint(find_checkpoint(checkpoint))
+        found = find_checkpoint(checkpoint)
+        saved = read_checkpoint(found)
         saving.check_fits(self, saved.state)
         self._drop_workers(None)
         self._states = saving.restore_state(self, saved)
+        self._saved_in, self._reported = found, self.timesteps
 
     @classmethod
     def from_checkpoint(
@@ -387,13 +417,14 @@ class Algorithm:
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Take the weights of a checkpoint and nothing else: a new run from old weights."""
-        saved = read_checkpoint(find_checkpoint(checkpoint))
+        saved = read_checkpoint(find_checkpoint(checkpoint), with_segments=False)
         saving.check_spaces(self, saved.state)
         self.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
 
     def stop(self) -> None:
         """Close the environments and end the workers. Trained further, they go on where they were."""
-        self._drop_workers(self._states if self._workers is None else self._workers.states)
+        self._rest()
+        self._drop_workers(self._present_states())
         if self._evaluator is not None:
             self._evaluator.stop()
             self._evaluator = None

@@ -3,43 +3,98 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from outplay import qlearning
+from outplay.agents import Agents
 from outplay.algorithms.algorithm import Algorithm
-from outplay.algorithms.learner import Learner, mean_metrics
-from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, QConfig, at
-from outplay.fragments import Batch
+from outplay.algorithms.learner import Learner, Segments, mean_metrics
+from outplay.config import (
+    AlgorithmConfig,
+    ExplorationConfig,
+    Fraction,
+    NotNegative,
+    Positive,
+    Schedule,
+    at,
+)
+from outplay.engine.slots import count_cpus
+from outplay.envs import GroupState, split_envs
+from outplay.errors import ConfigError
+from outplay.fragments import Batch, Fragment, join
 from outplay.optimizers import check_norm
-from outplay.policies import Policy, QPolicy
+from outplay.policies import Policy, QPolicy, Weights
 from outplay.policies.policy import flatten
-from outplay.replay import PrioritizedReplay, Replay, Transitions
+from outplay.replay import Replay, ReplaySpec, Transitions
+from outplay.shards import ShardedReplay
 from outplay.streams import stream
+
+Array = np.ndarray
+
+_APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018
+_UPDATES_AT_A_TIME = 8  # before agents are looked after again
+_VERSIONS = 10_000  # of the Weights: whose updates are remembered
+
+
+class EpsilonConfig(ExplorationConfig):
+    """How often an action is drawn at random: ε. With `async`, unless given, 0.4 all along and a spread of 7."""
+
+    type: Literal["EpsilonGreedy"] = Field("EpsilonGreedy", description="The only way.")  # type: ignore[assignment]
+    initial_epsilon: Fraction = Field(1.0, description="ε in the beginning.")
+    final_epsilon: Fraction = Field(0.05, description="ε in the end.")
+    epsilon_timesteps: Positive = Field(10_000, description="When the end is reached; linear in between.")
+    epsilon_schedule: Schedule | None = Field(
+        None, description="ε as [[step, value], …], linear in between; then the three above are not used."
+    )
+    epsilon_spread: NotNegative = Field(
+        0.0, description="Environment i of N has ε^(1 + spread · i/(N − 1)): some explore much, others little."
+    )
 
 
 class DQNConfig(AlgorithmConfig):
     """Settings of DQN."""
 
     num_envs: Positive = Field(8, description="How many environments there are in all.")
-    num_env_groups: Positive = Field(1, description="Into how many EnvGroups they are split.")
-    train_batch_size: Positive = Field(64, description="Steps per iteration; at least so many are collected.")
+    num_env_groups: Positive = Field(
+        1, description="Into how many EnvGroups they are split: at most so many workers have something to do."
+    )
+    train_batch_size: Positive = Field(256, description="Steps per iteration; at least so many are collected.")
+    exploration_config: EpsilonConfig = Field(EpsilonConfig(), description="How often actions are drawn at random.")
     lr: NotNegative = Field(5e-4, description="The learning rate.")
-    grad_clip: float | None = Field(10.0, gt=0, description="Gradients longer than this are shortened to it.")
+    grad_clip: Annotated[float, Field(gt=0)] | None = Field(
+        10.0, description="Gradients longer than this are shortened to it (the norm over all parameters)."
+    )
     sgd_minibatch_size: Positive = Field(64, description="Transitions per update.")
     training_intensity: NotNegative = Field(
-        0.5, description="Updates per step that was collected, whatever the number of workers."
+        0.5, description="Updates per step that is collected after learning has started, whatever the workers."
     )
-    learning_starts: Positive = Field(1_000, description="Steps that are collected before the first update.")
+    learning_starts: Positive = Field(1_000, description="Learning starts when so many steps are kept.")
     buffer_size: Positive = Field(50_000, description="Steps that are kept.")
+    replay_shards: Annotated[int, Field(ge=0)] = Field(
+        0, description="Actors that the replay is spread over; 0 keeps it in the program itself. Part of the result."
+    )
     n_step: Positive = Field(1, description="Over how many steps rewards are added up before a value is asked for.")
     double_q: bool = Field(True, description="The network chooses the next action, its target says what it is worth.")
-    q: QConfig = Field(QConfig(), description="How the network says what actions are worth.")
-    prioritized_replay: bool = Field(False, description="Draw transitions by how wrong the network was about them.")
+    dueling: bool = Field(True, description="Value and advantages apart, added up (Wang et al. 2016).")
+    distributional: Literal["c51", "qr"] | None = Field(
+        None, description="Learn the distribution of the value: over fixed atoms (c51) or as quantiles (qr)."
+    )
+    num_atoms: Annotated[int, Field(ge=2)] = Field(51, description="Atoms or quantiles of a distribution.")
+    v_min: float = Field(-10.0, description="c51: the least atom.")
+    v_max: float = Field(10.0, description="c51: the greatest atom.")
+    noisy: bool = Field(
+        False, description="Explore by noise in the last layer's weights (Fortunato et al. 2018), and not by ε."
+    )
+    noisy_sigma: NotNegative = Field(0.5, description="The size of that noise in the beginning.")
+    prioritized_replay: bool = Field(
+        False, description="Draw transitions by how wrong the network was about them; with async true unless given."
+    )
     prioritized_replay_alpha: Fraction = Field(0.6, description="0 draws all alike, 1 in proportion to the error.")
     prioritized_replay_beta: Fraction = Field(
         0.4, description="How far importance weights make up for that, in the beginning; 1 in the end."
@@ -47,103 +102,129 @@ class DQNConfig(AlgorithmConfig):
     prioritized_replay_beta_timesteps: Positive = Field(100_000, description="After so many steps it is 1.")
     target_network_update_freq: Positive = Field(500, description="Updates between two updates of the target.")
     tau: Fraction = Field(1.0, description="How far the target then moves towards the network; 1: all the way.")
-    initial_epsilon: Fraction = Field(1.0, description="How often an action is drawn at random, in the beginning.")
-    final_epsilon: Fraction = Field(0.05, description="The same, in the end.")
-    epsilon_timesteps: Positive = Field(10_000, description="When the end is reached; linear in between.")
+    async_: bool = Field(
+        False, alias="async", description="Agents and learner side by side (Ape-X): faster, not exactly repeatable."
+    )
+    weights_interval: Positive = Field(16, description="async: updates between two versions of the Weights.")
+    most_updates_behind: Positive = Field(
+        500, description="async: when so many updates are due, agents wait for the learner."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _for_async(cls, data: Any) -> Any:
+        if isinstance(data, dict) and (data.get("async") is True or data.get("async_") is True):
+            data = {"prioritized_replay": True, **data}
+            given = data.get("exploration_config") or {}
+            if isinstance(given, dict):
+                data["exploration_config"] = {**_APEX, **given}
+        return data
+
+    @model_validator(mode="after")
+    def _fits(self) -> DQNConfig:
+        if self.batch_mode != "truncate_episodes":
+            raise ValueError("batch_mode: DQN learns from steps, not from whole episodes; leave it truncate_episodes")
+        if self.v_min >= self.v_max:
+            raise ValueError(f"v_min ({self.v_min:g}) must be less than v_max ({self.v_max:g})")
+        groups = min(self.total_envs, self.num_env_groups)
+        if self.replay_shards > groups:
+            raise ValueError(f"replay_shards is {self.replay_shards}, but there are {groups} EnvGroups to spread")
+        if self.learning_starts > self.buffer_size:
+            raise ValueError("learning_starts is more than buffer_size: learning would never start")
+        return self
 
 
 class DQNLearner(Learner[DQNConfig]):
-    """Owns the replay, the network and its target."""
+    """Owns the replay, the network and its target.
 
-    def __init__(self, policy: Policy, config: DQNConfig) -> None:
+    `update` is what a synchronous iteration needs. Its parts are for an asynchronous one: `take` steps, `learn` for as
+    many updates as are `due` or fewer, `figures` now and then.
+    """
+
+    def __init__(self, policy: Policy, config: DQNConfig, stack: int = 1) -> None:
         super().__init__(policy, config)
         assert isinstance(policy, QPolicy)
         self.q_network = policy.q_network
         self.target = copy.deepcopy(self.q_network)
         self.target_flat = flatten(self.target, self.device)
+        self._num_parameters = sum(parameter.numel() for parameter in policy.parameters)
+        alpha = config.prioritized_replay_alpha if config.prioritized_replay else None
+        self.replay_spec = ReplaySpec(policy.leaves, config.buffer_size, config.n_step, config.gamma, stack, alpha)
+        self.groups = dict(enumerate(split_envs(config.total_envs, config.num_env_groups)))
+        least = (config.fragment_length + config.n_step + stack) * config.total_envs
+        if config.buffer_size < least:
+            raise ConfigError(
+                f"buffer_size is {config.buffer_size}, which an iteration fills; at least {least} is needed"
+            )
+        self._replay: Replay | ShardedReplay | None = None
         self.updates = 0
         self.owed = 0.0
-        self.replay: Replay | None = None
-        self._set_epsilon(0)
+        self.timesteps = 0
+        self._pieces: list[dict[str, Tensor]] = []  # metrics of the updates since the last figures
+        self._set_epsilon()
 
-    def _make_replay(self, lanes: int) -> Replay:
-        config = self.config
-        arguments: dict[str, Any] = {"n_step": config.n_step, "gamma": config.gamma}
-        if config.prioritized_replay:
-            alpha = config.prioritized_replay_alpha
-            return PrioritizedReplay(self.policy.leaves, lanes, config.buffer_size, alpha=alpha, **arguments)
-        return Replay(self.policy.leaves, lanes, config.buffer_size, **arguments)
+    @property
+    def replay(self) -> Replay | ShardedReplay:
+        """Made when it is first needed, since it is large."""
+        if self._replay is None:
+            shards = self.config.replay_shards
+            spec, groups = self.replay_spec, self.groups
+            self._replay = ShardedReplay(spec, groups, shards) if shards else spec.make(groups)
+        return self._replay
 
-    @torch.no_grad()
-    def _set_epsilon(self, timesteps: int) -> None:
-        config = self.config
-        schedule = [(0.0, config.initial_epsilon), (float(config.epsilon_timesteps), config.final_epsilon)]
-        self.q_network.epsilon.fill_(0.0 if config.q.noisy else at(schedule, 0.0, timesteps))
+    # Learning.
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
+        self.take(batch.fragments, timesteps + batch.steps)
+        self.learn(self.due)
+        return self.figures()
+
+    def take(self, fragments: Sequence[Fragment], timesteps: int) -> None:
+        """Keep these steps; there are `timesteps` in all now."""
+        self.timesteps = timesteps
+        self._set_epsilon()
+        for fragment in fragments:
+            if self.replay.is_ready and self.replay.steps >= self.config.learning_starts:
+                self.owed += fragment.steps * self.config.training_intensity
+            part = join([fragment])
+            self.replay.add(fragment, self.rewards(part), self.over(part))
+
+    @property
+    def due(self) -> int:
+        """How many updates the steps so far are worth, beyond those that were made."""
+        return int(self.owed)
+
+    def learn(self, updates: int) -> None:
         config = self.config
-        after = timesteps + batch.steps
-        self._set_epsilon(after)
-        if self.replay is None:
-            self.replay = self._make_replay(batch.rewards.shape[1])
-        self.replay.add(batch, self.rewards(batch), self.over(batch))
-        metrics = {"epsilon": float(self.q_network.epsilon), "replay_steps": float(len(self.replay))}
-        if after < config.learning_starts or not len(self.replay):
-            return {**metrics, "updates": float(self.updates)}
-        self.owed += batch.steps * config.training_intensity
-        lr, pieces = self.lr(timesteps), []
-        while self.owed >= 1:
-            self.owed -= 1
-            pieces.append(self._update(lr, after))
-        metrics |= {"updates": float(self.updates), "lr": lr}
-        return {**metrics, **(mean_metrics(pieces) if pieces else {})}
+        lr = self.lr(self.timesteps)
+        end = float(config.prioritized_replay_beta_timesteps)
+        beta = at([(0.0, config.prioritized_replay_beta), (end, 1.0)], 1.0, self.timesteps)
+        rngs = (stream(config.seed, "replay", self.updates + i) for i in range(updates))
+        for drawn in self.replay.draw(config.sgd_minibatch_size, rngs, beta):
+            if config.noisy:
+                rng = stream(config.seed, "noise", self.updates)
+                self.q_network.draw_noise(rng)
+                self.target.draw_noise(rng)
+            losses, errors, values = self.losses(drawn)
+            loss = (losses * self.tensor(drawn.weights)).mean()
+            norm = self.optimizer.step(loss, lr, config.grad_clip)
+            if config.prioritized_replay:
+                self.replay.update(drawn.places, errors.cpu().numpy())
+            self._follow()
+            self._pieces.append({"loss": loss.detach(), "q_mean": values.mean(), "grad_norm": norm})
+        self.owed -= updates
 
-    def _update(self, lr: float, timesteps: int) -> dict[str, Tensor]:
-        """One step down the loss of a minibatch."""
-        config, replay = self.config, self.replay
-        rng = stream(config.seed, "replay", self.updates)
-        if isinstance(replay, PrioritizedReplay):
-            end = float(config.prioritized_replay_beta_timesteps)
-            beta = at([(0.0, config.prioritized_replay_beta), (end, 1.0)], 1.0, timesteps)
-            drawn = replay.sample(config.sgd_minibatch_size, rng, beta)
-        else:
-            assert replay is not None
-            drawn = replay.sample(config.sgd_minibatch_size, rng)
-        if config.q.noisy:
-            self.q_network.draw_noise(rng)
-            self.target.draw_noise(rng)
-        losses, values = self.losses(drawn)
-        loss = (losses * self.tensor(drawn.weights)).mean()
-        norm = self.optimizer.step(loss, lr, config.grad_clip)
-        check_norm(float(norm), lr)
-        if isinstance(replay, PrioritizedReplay):
-            replay.update(drawn.places, losses.detach().cpu().numpy())
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """One more update was made: the target follows, if it is time, with the normalisers of the network."""
         self.updates += 1
-        if self.updates % config.target_network_update_freq == 0:
-            self.target_flat.lerp_(self.policy.flat.detach(), config.tau)
-        return {"loss": loss.detach(), "q_mean": values.mean(), "grad_norm": norm}
+        if self.updates % self.config.target_network_update_freq == 0:
+            own, target = self.policy.flat, self.target_flat
+            target[: self._num_parameters].lerp_(own[: self._num_parameters].detach(), self.config.tau)
+            target[self._num_parameters :].copy_(own[self._num_parameters :])
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        state, tensors = super().state()
-        kept = {} if self.replay is None else self.replay.state()
-        state |= {"updates": self.updates, "owed": self.owed}
-        if self.replay is not None:
-            state |= {"lanes": self.replay.lanes, "added": self.replay.added, "highest": self.replay.highest}
-        arrays = {f"replay.{name}": torch.from_numpy(np.ascontiguousarray(array)) for name, array in kept.items()}
-        return state, {**tensors, "target": self.target_flat, **arrays}
-
-    def load(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        super().load(state, tensors)
-        self.updates, self.owed = int(state["updates"]), float(state["owed"])
-        self.target_flat.copy_(tensors["target"])
-        self.replay = None
-        if "lanes" in state:
-            self.replay = self._make_replay(int(state["lanes"]))
-            arrays = {name[7:]: tensor.numpy() for name, tensor in tensors.items() if name.startswith("replay.")}
-            self.replay.load(int(state["added"]), float(state["highest"]), arrays)
-
-    def losses(self, drawn: Transitions) -> tuple[Tensor, Tensor]:
-        """(loss, value of the action that was taken) of each transition, (B,) each."""
+    def losses(self, drawn: Transitions) -> tuple[Tensor, Tensor, Tensor]:
+        """(loss, how wrong the network was, value of the action that was taken) of each transition, (B,) each."""
         network = self.q_network
         actions = self.tensor(drawn.actions)
         rewards, discounts = self.tensor(drawn.rewards), self.tensor(drawn.discounts)
@@ -155,20 +236,69 @@ class DQNLearner(Learner[DQNConfig]):
             after = self.target(following)
             best = network.values(following) if self.config.double_q else self.target.expected(after)
             next_taken = qlearning.chosen(after, best.argmax(-1))
-        if network.kind == "c51":
-            with torch.no_grad():
+            if network.kind == "c51":
                 goal = qlearning.projected(network.atoms, next_taken.softmax(-1), rewards, discounts)
-            return qlearning.cross_entropy(taken, goal), values
-        goal = qlearning.target_values(rewards[:, None], discounts[:, None], next_taken)
-        if network.kind == "qr":
-            return qlearning.quantile_huber(taken, goal), values
-        return torch.nn.functional.smooth_l1_loss(taken, goal, reduction="none").squeeze(-1), values
+            else:
+                goal = qlearning.target_values(rewards[:, None], discounts[:, None], next_taken)
+        if network.kind == "c51":
+            losses = qlearning.cross_entropy(taken, goal)
+        elif network.kind == "qr":
+            losses = qlearning.quantile_huber(taken, goal)
+        else:
+            losses = torch.nn.functional.smooth_l1_loss(taken, goal, reduction="none").squeeze(-1)
+            return losses, (goal - taken.detach()).squeeze(-1), values
+        return losses, losses.detach(), values
+
+    def figures(self) -> dict[str, float]:
+        """The means over the updates since they were last asked for."""
+        pieces, self._pieces = self._pieces, []
+        means = mean_metrics(pieces) if pieces else {}
+        lr = self.lr(self.timesteps)
+        check_norm(means.get("grad_norm", 0.0), lr)
+        return {
+            "epsilon": float(self.q_network.epsilon),
+            "replay_steps": float(self.replay.steps),
+            "updates": float(self.updates),
+            "lr": lr,
+            **means,
+        }
+
+    @torch.no_grad()
+    def _set_epsilon(self) -> None:
+        config = self.config.exploration_config
+        points = [(0.0, config.initial_epsilon), (float(config.epsilon_timesteps), config.final_epsilon)]
+        epsilon = at(config.epsilon_schedule or points, 0.0, self.timesteps)
+        self.q_network.epsilon.fill_(0.0 if self.config.noisy else epsilon)
+
+    # Saving.
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        state, tensors = super().state()
+        replay, arrays = self.replay.state()
+        state |= {"updates": self.updates, "owed": self.owed, "replay": replay, "groups": list(self.groups.values())}
+        tensors |= {f"replay.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+        return state, {**tensors, "target": self.target_flat}
+
+    def segments(self, known: Collection[str]) -> Segments:
+        return self.replay.segments(known)
+
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:
+        super().load(state, tensors, segments)
+        self.updates, self.owed = int(state["updates"]), float(state["owed"])
+        self.target_flat.copy_(tensors["target"])
+        self._replay = None
+        if state["groups"] != list(self.groups.values()):
+            return  # the environments begin anew, and so does the replay
+        arrays = {name[7:]: tensor.numpy() for name, tensor in tensors.items() if name.startswith("replay.")}
+        self.replay.load(state["replay"], arrays)
+        for name in sorted(segments):
+            self.replay.write(name, segments[name]())
 
 
 class DQN(Algorithm):
     """Deep Q-learning.
 
-    >>> with DQN(env="CartPole-v1", config={"n_step": 3, "q": {"dueling": True}}) as trainer:
+    >>> with DQN(env="CartPole-v1", config={"n_step": 3, "prioritized_replay": True}) as trainer:
     ...     result = trainer.train()
     """
 
@@ -176,3 +306,74 @@ class DQN(Algorithm):
     Learner = DQNLearner
     policy_class = QPolicy
     with_value = False
+
+    config: DQNConfig
+    learner: DQNLearner
+
+    def _make_learner(self) -> DQNLearner:
+        self._agents: Agents | None = None
+        self._sent: Weights | None = None  # the newest version
+        self._updates_at: dict[int, int] = {}  # of each version
+        self._lags: list[int] = []  # in updates, of the Fragments since the last figures
+        return DQNLearner(self.policy, self.config, self.env_spec.stacked_frames)
+
+    @property
+    def num_workers(self) -> int:
+        wanted = self.config.num_workers
+        if not self.config.async_:
+            return super().num_workers
+        if wanted == 0:
+            raise ConfigError("async: agents run beside the learner, which needs num_workers of at least 1")
+        return min(count_cpus() if wanted == "auto" else int(wanted), len(self.group_sizes))
+
+    def _iterate(self) -> dict[str, float]:
+        return self._iterate_async() if self.config.async_ else super()._iterate()
+
+    def _iterate_async(self) -> dict[str, float]:
+        """Take what agents send, learn as much as is due, until there are enough steps."""
+        enough = self.timesteps + self.config.least_steps
+        agents = self._agents = self._agents or Agents(self.workers)
+        try:
+            while self.timesteps < enough:
+                if self.learner.due < self.config.most_updates_behind:
+                    agents.ask(self._newest_weights())
+                with self.timers("wait"):
+                    fragments = agents.take(wait=not self.learner.due)
+                with self.timers("learn"), self._learner_threads():
+                    self._take(fragments)
+                    self.learner.learn(min(self.learner.due, _UPDATES_AT_A_TIME))
+        except BaseException:
+            # What was taken counts; what was under way is lost, and will be collected again.
+            self._drop_workers(self._present_states())
+            raise
+        lags, self._lags = self._lags, []
+        lag = {"policy_lag": float(np.mean(lags)), "policy_lag_max": float(max(lags))} if lags else {}
+        return {**self.learner.figures(), **lag}
+
+    def _take(self, fragments: list[Fragment]) -> None:
+        self._look_at_rebuilding(fragments)
+        self._lags += [self.learner.updates - self._updates_at.get(fragment.version, 0) for fragment in fragments]
+        self._count(fragments)
+        self.learner.take(fragments, self.timesteps)
+        if self.config.normalize_observations and fragments:
+            self.learner.normalise_observations(join(fragments))
+
+    def _newest_weights(self) -> Weights:
+        """A new version, if the learner has gone on far enough since the last."""
+        last = None if self._sent is None else self._updates_at[self._sent.version]
+        if self._sent is None or last is None or self.learner.updates - last >= self.config.weights_interval:
+            self._sent = self._snapshot()
+            self._updates_at[self._sent.version] = self.learner.updates
+            self._updates_at.pop(self._sent.version - _VERSIONS, None)
+        return self._sent
+
+    def _drop_workers(self, states: list[GroupState] | None) -> None:
+        self._agents = self._sent = None
+        super()._drop_workers(states)
+
+    def _rest(self) -> None:
+        if self._agents is not None:
+            fragments = self._agents.rest()
+            with self._learner_threads():
+                self._take(fragments)
+                self.learner.learn(self.learner.due)

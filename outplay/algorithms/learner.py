@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,7 @@ from outplay.streams import stream
 Array = np.ndarray
 _MOST_IMAGES = 128
 C = TypeVar("C", bound=AlgorithmConfig)
+Segments = Mapping[str, Callable[[], dict[str, Array]]]  # by name: how to get what is in them
 
 
 @dataclass
@@ -245,7 +246,11 @@ class Learner(Generic[C]):
         counts = {str(i): m.count for i, m in self.moments.items()}
         return {"value_moments": list(self.value_moments), "counts": counts}, {**self.optimizer.state(), **moments}
 
-    def load(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def segments(self, known: Collection[str]) -> Segments:  # noqa: ARG002
+        """What is written in pieces of which most never change, by name; `known` are those that are on disk already."""
+        return {}
+
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:  # noqa: ARG002
         self.value_moments = tuple(state["value_moments"])
         for i, moments in self.moments.items():
             moments.count = float(state["counts"][str(i)])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outplay import returns
 from outplay.algorithms.algorithm import Algorithm
-from outplay.algorithms.learner import Estimates, Learner, Rows, explained_variance, mean_metrics
+from outplay.algorithms.learner import Estimates, Learner, Rows, Segments, explained_variance, mean_metrics
 from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at
 from outplay.cudagraphs import CapturedStep, Scalar
 from outplay.fragments import Batch
@@ -165,8 +165,8 @@ class PPOLearner(Learner[PPOConfig]):
         state, tensors = super().state()
         return {**state, "kl_coeff": self.kl_coeff}, tensors
 
-    def load(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        super().load(state, tensors)
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:
+        super().load(state, tensors, segments)
         self.kl_coeff = float(state["kl_coeff"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +22,10 @@ log = logging.getLogger("outplay")
 _OF_GROUPS = ("seed", "env_config", "max_episode_steps", "frame_stack", "atari_preprocessing", "batch_mode")
 
 
-def collect_state(algorithm: Algorithm) -> Checkpoint:
+def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoint:
+    """`known` are the segments that are on disk already."""
     learner, tensors = algorithm.learner.state()
-    states = algorithm.workers.states if algorithm._workers is not None else algorithm._states
+    states = algorithm._present_states()
     groups, arrays = _groups_to_disk(states or [])
     state = {
         "outplay": outplay.__version__,
@@ -41,7 +43,8 @@ def collect_state(algorithm: Algorithm) -> Checkpoint:
         "groups": groups,
         "exact": not algorithm.inexact and all(s.is_exact for s in states or []),
     }
-    return Checkpoint(state, dict(algorithm.policy.model.state_dict()), tensors, arrays)
+    segments = dict(algorithm.learner.segments(known))
+    return Checkpoint(state, dict(algorithm.policy.network.state_dict()), tensors, arrays, segments)
 
 
 def restore_state(algorithm: Algorithm, saved: Checkpoint) -> list[GroupState] | None:
@@ -49,7 +52,7 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> list[GroupState] |
     state = saved.state
     algorithm.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
     try:
-        algorithm.learner.load(state["learner"], saved.optimizer)
+        algorithm.learner.load(state["learner"], saved.optimizer, saved.segments)
         algorithm.iteration = int(state["training_iteration"])
         algorithm.timesteps = int(state["timesteps_total"])
         algorithm.seconds = float(state["time_total_s"])

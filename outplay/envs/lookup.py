@@ -66,6 +66,14 @@ class EnvSpec:
     def is_envpool(self) -> bool:
         return self.factory is None and self.name.startswith("envpool/")
 
+    @property
+    def stacked_frames(self) -> int:
+        """How many frames an image holds that were stacked here: its first axis, the newest last."""
+        stacked = self.frame_stack
+        if self.is_atari:
+            stacked = int(self.env_config.get("stack_num", 4 if stacked == 1 else stacked))
+        return 1 if self.is_envpool else stacked
+
     def make(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
         """One environment with its wrappers, as the Python vector uses it."""
         extra = {} if render_mode is None else {"render_mode": render_mode}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from outplay.policies.distributions import Distribution, distribution_for
 from outplay.policies.networks import ActorCritic, is_normalisable
 from outplay.policies.policy import ActionScaling, Policy, Weights
+from outplay.policies.qnetwork import QNetwork, QOptions
 from outplay.policies.qpolicy import QPolicy
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "ActorCritic",
     "Distribution",
     "Policy",
+    "QNetwork",
+    "QOptions",
     "QPolicy",
     "Weights",
     "distribution_for",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -186,6 +187,9 @@ class Network(nn.Module):
     while experience is collected or the policy is evaluated.
     """
 
+    default_hiddens: ClassVar[list[int]] = [64, 64]
+    default_activation: ClassVar[str] = "tanh"
+
     encoder: Encoder
     hidden: nn.Sequential
 
@@ -193,11 +197,14 @@ class Network(nn.Module):
         super().__init__()
         self.leaves = leaves
         self.has_images = any(leaf.is_image for leaf in leaves)
-        hiddens = model.fcnet_hiddens if model.fcnet_hiddens is not None else ([512] if self.has_images else [64, 64])
+        hiddens = [512] if self.has_images else self.default_hiddens
+        hiddens = model.fcnet_hiddens if model.fcnet_hiddens is not None else hiddens
         if model.sparse_inputs and (self.has_images or not hiddens):
             raise ConfigError("model.sparse_inputs: the first layer must be one of fcnet_hiddens, not a convolution")
         self._model = model
-        self._activation = _ACTIVATIONS[model.fcnet_activation or ("relu" if self.has_images else "tanh")]
+        self._activation = _ACTIVATIONS[
+            model.fcnet_activation or ("relu" if self.has_images else self.default_activation)
+        ]
         self.encoder = Encoder(leaves, model)
         self._sizes = [self.encoder.num_features, *hiddens]
         self.num_hidden = self._sizes[-1]
@@ -277,6 +284,24 @@ class Network(nn.Module):
             features = hidden(encoder(observations, normalisers, self.dtype))
         return features.float()
 
+    @property
+    def base_model(self) -> Self:
+        return self
+
+    def summary(self) -> str:
+        """Print, and return, a table of the layers and the number of their parameters."""
+        rows = [
+            (name or "(own)", type(module).__name__, f"{count:,}")
+            for name, module in self.named_modules()
+            if (count := sum(p.numel() for p in module.parameters(recurse=False)))
+        ]
+        width = max(len(name) for name, _, _ in rows)
+        lines = [f"{name:<{width}}  {kind:<10} {count:>12}" for name, kind, count in rows]
+        total = sum(p.numel() for p in self.parameters())
+        text = "\n".join([*lines, f"{'total':<{width}}  {'':<10} {total:>12,}"])
+        print(text)
+        return text
+
 
 class ActorCritic(Network):
     """A policy and a value over the same observations, with shared or separate layers."""
@@ -350,24 +375,6 @@ class ActorCritic(Network):
             return self.policy(observations), self.normalised_value(observations)
         hidden = self._features(self.encoder, self.hidden, observations)
         return self._params(hidden), self.value_head(hidden).squeeze(-1)
-
-    @property
-    def base_model(self) -> ActorCritic:
-        return self
-
-    def summary(self) -> str:
-        """Print, and return, a table of the layers and the number of their parameters."""
-        rows = [
-            (name or "(own)", type(module).__name__, f"{count:,}")
-            for name, module in self.named_modules()
-            if (count := sum(p.numel() for p in module.parameters(recurse=False)))
-        ]
-        width = max(len(name) for name, _, _ in rows)
-        lines = [f"{name:<{width}}  {kind:<10} {count:>12}" for name, kind, count in rows]
-        total = sum(p.numel() for p in self.parameters())
-        text = "\n".join([*lines, f"{'total':<{width}}  {'':<10} {total:>12,}"])
-        print(text)
-        return text
 
 
 def is_normalisable(leaf: Leaf) -> bool:

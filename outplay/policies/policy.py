@@ -117,6 +117,10 @@ class Policy:
         params, value = self.model.both(inputs)
         return torch.cat([params, self.model.denormalised(value).unsqueeze(-1)], -1)
 
+    def for_lanes(self, first: int, number: int, total: int) -> Self:  # noqa: ARG002
+        """The policy as it acts for `number` lanes of all, from `first`: for most policies, as for any."""
+        return self
+
     def initial_state(self, lanes: int) -> dict[str, Array]:  # noqa: ARG002 - a recurrent policy will need it
         """The recurrent state of `lanes` new episodes: none."""
         return {}

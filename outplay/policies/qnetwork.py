@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outplay.config import ModelConfig, QConfig
+from outplay.config import ModelConfig
 from outplay.policies.networks import Network, initialised
 from outplay.spaces import Leaf
+
+
+@dataclass(frozen=True)
+class QOptions:
+    """How a Q-network says what actions are worth."""
+
+    dueling: bool = True
+    distributional: str | None = None  # "c51", "qr"
+    num_atoms: int = 51
+    v_min: float = -10.0
+    v_max: float = 10.0
+    noisy: bool = False
+    noisy_sigma: float = 0.5
 
 
 class NoisyLinear(nn.Module):
@@ -49,6 +64,9 @@ class NoisyLinear(nn.Module):
 class QNetwork(Network):
     """The values of all actions; as a distribution over atoms (C51) or as quantiles (QR), if asked for."""
 
+    default_hiddens: ClassVar[list[int]] = [256, 256]
+    default_activation: ClassVar[str] = "relu"
+
     epsilon: Tensor
     atoms: Tensor
 
@@ -57,11 +75,12 @@ class QNetwork(Network):
         leaves: tuple[Leaf, ...],
         num_actions: int,
         model: ModelConfig,
-        q: QConfig,
+        q: QOptions,
         generator: torch.Generator,
     ) -> None:
         super().__init__(leaves, model)
         self.kind = q.distributional
+        self.is_noisy = q.noisy
         self.num_actions = num_actions
         self.num_atoms = 1 if self.kind is None else q.num_atoms
         self.advantage_head = self._head(num_actions * self.num_atoms, q)
@@ -71,11 +90,15 @@ class QNetwork(Network):
         for module in self.modules():
             initialised(module, model.initializer, generator, 1.0 if module in self._heads() else 2**0.5)
 
-    def _head(self, size: int, q: QConfig) -> nn.Linear | NoisyLinear:
+    def _head(self, size: int, q: QOptions) -> nn.Linear | NoisyLinear:
         return NoisyLinear(self.num_hidden, size, q.noisy_sigma) if q.noisy else nn.Linear(self.num_hidden, size)
 
     def _heads(self) -> list[nn.Module]:
         return [self.advantage_head] if self.value_head is None else [self.advantage_head, self.value_head]
+
+    @property
+    def capturable(self) -> bool:
+        return super().capturable and not self.is_noisy
 
     def forward(self, observations: tuple[Tensor, ...]) -> Tensor:
         """(B, A, N): values (N = 1), logits of atoms, or quantiles."""

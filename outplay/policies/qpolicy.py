@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
-from outplay.config import ModelConfig, QConfig
+from outplay.config import ModelConfig
 from outplay.errors import EnvError
 from outplay.policies.networks import Network
 from outplay.policies.policy import Policy
-from outplay.policies.qnetwork import QNetwork
+from outplay.policies.qnetwork import QNetwork, QOptions
+from outplay.spaces import Leaves
 
 Array = np.ndarray
 
@@ -21,7 +23,10 @@ Array = np.ndarray
 class QPolicy(Policy):
     """Chooses among discrete actions by their values.
 
-    >>> policy = QPolicy(observation_space, action_space, ModelConfig(), seed=0, q=QConfig())
+    >>> policy = QPolicy(observation_space, action_space, ModelConfig(), seed=0, q=QOptions(dueling=True))
+
+    While it explores, lane i of N draws an action at random with chance ε^(1 + spread · i/(N − 1)), where ε is part of
+    the Weights: all lanes alike if `spread` is 0, as in Ape-X if it is 7 (Horgan et al. 2018).
     """
 
     def __init__(
@@ -34,11 +39,14 @@ class QPolicy(Policy):
         normalize_observations: bool = False,
         normalize_actions: bool = True,
         clip_actions: bool = False,
-        q: QConfig | None = None,
+        q: QOptions | None = None,
+        spread: float = 0.0,
     ) -> None:
         if not isinstance(action_space, gymnasium.spaces.Discrete):
             raise EnvError(f"DQN needs a Discrete action space, and this one is {action_space}; PPO takes any")
-        self._q = q or QConfig()
+        self._q = q or QOptions()
+        self._spread = spread
+        self._exponents: Array | float = 1.0
         super().__init__(
             observation_space,
             action_space,
@@ -52,12 +60,27 @@ class QPolicy(Policy):
 
     @staticmethod
     def settings(config: Any) -> dict[str, Any]:
-        return {"q": config.q}
+        names = QOptions.__dataclass_fields__
+        options = QOptions(**{name: getattr(config, name) for name in names})
+        return {"q": options, "spread": config.exploration_config.epsilon_spread or 0.0}
 
     @property
     def q_network(self) -> QNetwork:
         assert isinstance(self.network, QNetwork)
         return self.network
+
+    def for_lanes(self, first: int, number: int, total: int) -> Self:
+        """The same policy, for these lanes of all."""
+        shared = copy.copy(self)
+        shared._exponents = 1.0 + self._spread * np.arange(first, first + number) / max(1, total - 1)
+        return shared
+
+    def act(
+        self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        if self._q.noisy:
+            self.q_network.draw_noise(rng if explore else None)
+        return super().act(observations, state, explore, rng)
 
     def _make_network(self, model: ModelConfig, with_value: bool, generator: torch.Generator) -> Network:  # noqa: ARG002
         return QNetwork(self.leaves, self.distribution.num_params, model, self._q, generator)
@@ -71,4 +94,4 @@ class QPolicy(Policy):
             return best
         rows, actions = params.shape
         drawn = rng.integers(0, actions, rows)
-        return np.where(rng.random(rows) < float(self.q_network.epsilon), drawn, best)
+        return np.where(rng.random(rows) < float(self.q_network.epsilon) ** self._exponents, drawn, best)

@@ -1,0 +1,66 @@
+"""Agents: RolloutWorkers that collect one Fragment after the other, none waiting for the others."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from outplay.engine import api as engine
+from outplay.engine.base import Ref
+from outplay.fragments import Fragment
+from outplay.policies import Weights
+from outplay.rollout import WorkerSet
+
+
+class Agents:
+    """What is under way from each worker.
+
+    >>> agents = Agents(workers)
+    >>> while learning:
+    ...     agents.ask(weights)                  # unless the learner is too far behind
+    ...     fragments = agents.take(wait=False)  # what has come by now, from whoever was ready
+    >>> fragments = agents.rest()                # all that was still under way
+
+    Each worker is asked for two Fragments ahead, so that it has something to do while the learner is busy.
+    """
+
+    AHEAD = 2
+
+    def __init__(self, workers: WorkerSet) -> None:
+        self._workers = workers
+        self._calls: list[deque[Ref]] = [deque() for _ in range(workers.num_workers)]
+        self._weights: tuple[int, Ref] | None = None  # by version: put once, read by all
+
+    def ask(self, weights: Weights) -> None:
+        """Whoever has less than two Fragments to collect gets one more, with these Weights."""
+        for place, calls in enumerate(self._calls):
+            while len(calls) < self.AHEAD:
+                if self._weights is None or self._weights[0] != weights.version:
+                    self._weights = (weights.version, engine.put(weights))
+                calls.append(self._workers.begin(place, self._weights[1]))
+
+    def take(self, wait: bool) -> list[Fragment]:
+        """What has come, in the order of the workers; with `wait`, at least one worker's. Who died is replaced."""
+        first = {calls[0]: place for place, calls in enumerate(self._calls) if calls}
+        if not first:
+            return []
+        ready, _ = engine.wait(list(first), num_returns=1, timeout=None if wait else 0)
+        if ready:  # perhaps more than the one that was waited for
+            ready, _ = engine.wait(list(first), num_returns=len(first), timeout=0)
+        return [fragment for call in ready for fragment in self._result(first[call])]
+
+    def _result(self, place: int) -> list[Fragment]:
+        result = self._workers.pool.end(place, self._calls[place].popleft())
+        if result is None:  # its environments are where its last Fragment left them; so nothing is missing
+            self._calls[place].clear()
+            return []
+        fragments: list[Fragment] = result[0]
+        self._workers.advance(fragments)
+        return fragments
+
+    def rest(self) -> list[Fragment]:
+        """Wait for all that is under way."""
+        fragments: list[Fragment] = []
+        for place, calls in enumerate(self._calls):
+            while calls:
+                fragments += self._result(place)
+        return fragments

@@ -1,0 +1,148 @@
+"""A replay spread over several actors: each keeps the steps of some EnvGroups, and draws whole minibatches of them."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from outplay.engine import api as engine
+from outplay.engine.base import Ref
+from outplay.engine.remote import ActorHandle, remote
+from outplay.errors import ActorDiedError, RunError
+from outplay.fragments import Fragment
+from outplay.replay import ReplaySpec, Segment, Transitions
+
+Array = np.ndarray
+
+_MOST_TOLD = 32
+
+
+class ReplayShard:
+    """An actor with a Replay of some EnvGroups."""
+
+    def __init__(self, spec: ReplaySpec, groups: dict[int, int]) -> None:
+        self.replay = spec.make(groups)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self.replay, method)(*arguments)
+
+    def names(self, known: Container[str]) -> list[str]:
+        return list(self.replay.segments(known))
+
+
+class ShardedReplay:
+    """What `Replay` is to a learner, over actors: EnvGroup g is in number g % n, update u draws from number u % n.
+
+    >>> replay = ShardedReplay(spec, groups={0: 8, 1: 8}, number=2)
+
+    Each minibatch is asked for while the learner still has the one before. What is drawn does not depend on time: calls
+    reach an actor in the order in which they were made.
+    """
+
+    def __init__(self, spec: ReplaySpec, groups: Mapping[int, int], number: int) -> None:
+        self._spec = spec
+        self._sizes = dict(groups)
+        self._added = dict.fromkeys(groups, 0)
+        shares = [{g: size for g, size in groups.items() if g % number == i} for i in range(number)]
+        lanes = sum(groups.values())
+        self._shards: list[ActorHandle] = []
+        self._slots: dict[int, int] = {}
+        for share in shares:
+            size = sum(share.values())
+            capacity = -(-spec.capacity * size // lanes)
+            self._shards.append(remote(ReplayShard).remote(replace(spec, capacity=capacity), share))
+            self._slots |= dict.fromkeys(share, -(-capacity // size))
+        self._drawn = 0
+        self._told: deque[Ref] = deque()
+
+    def _shard_of(self, group: int) -> ActorHandle:
+        return self._shards[group % len(self._shards)]
+
+    @property
+    def steps(self) -> int:
+        return sum(size * min(self._added[g], self._slots[g]) for g, size in self._sizes.items())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether something can be drawn from every shard."""
+        known = {g % len(self._shards) for g, added in self._added.items() if added > self._spec.n_step}
+        return len(known) == len(self._shards)
+
+    def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
+        self._tell(self._shard_of(fragment.group), "add", fragment, rewards, over)
+        self._added[fragment.group] += len(fragment.rewards)
+
+    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Transitions]:
+        asked: deque[tuple[int, Ref]] = deque()
+        for rng in rngs:
+            shard = self._drawn % len(self._shards)
+            self._drawn += 1
+            asked.append((shard, _call(self._shards[shard], "sample", number, rng, beta)))
+            if len(asked) > 1:
+                yield self._received(*asked.popleft())
+        if asked:
+            yield self._received(*asked.popleft())
+
+    def _received(self, shard: int, ref: Ref) -> Transitions:
+        drawn: Transitions = _result(ref)
+        return replace(drawn, places=drawn.places * len(self._shards) + shard)
+
+    def update(self, places: Array, errors: Array) -> None:
+        if len(places):
+            shard, number = int(places[0]) % len(self._shards), len(self._shards)
+            self._tell(self._shards[shard], "update", places // number, errors)
+
+    def _tell(self, shard: ActorHandle, method: str, *arguments: Any) -> None:
+        """A call whose result matters only if it fails; if many are under way, the first is waited for."""
+        self._told.append(_call(shard, method, *arguments))
+        if len(self._told) > _MOST_TOLD:
+            _result(self._told.popleft())
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        found = [_result(_call(shard, "state")) for shard in self._shards]
+        added = {group: n for state, _ in found for group, n in state["added"].items()}
+        highest = [state["highest"] for state, _ in found]
+        arrays = {name: array for _, part in found for name, array in part.items()}
+        return {"added": added, "highest": max(highest), "highests": highest, "drawn": self._drawn}, arrays
+
+    def segments(self, known: Container[str]) -> dict[str, Callable[[], dict[str, Array]]]:
+        return {
+            name: functools.partial(_read, shard, name)
+            for shard in self._shards
+            for name in _result(shard.names.remote(known))
+        }
+
+    def load(self, state: dict[str, Any], arrays: Mapping[str, Array]) -> None:
+        self._drawn = int(state.get("drawn", 0))
+        self._added = {group: int(state["added"][str(group)]) for group in self._added}
+        highests = state.get("highests", [])
+        for i, shard in enumerate(self._shards):
+            highest = highests[i] if len(highests) == len(self._shards) else state["highest"]
+            _result(_call(shard, "load", {**state, "highest": highest}, dict(arrays)))
+
+    def write(self, name: str, arrays: dict[str, Array]) -> None:
+        _result(_call(self._shard_of(Segment.named(name).group), "write", name, arrays))
+
+
+def _call(shard: ActorHandle, method: str, *arguments: Any) -> Ref:
+    called: Ref = shard.call.remote(method, *arguments)
+    return called
+
+
+def _read(shard: ActorHandle, name: str) -> dict[str, Array]:
+    arrays: dict[str, Array] = _result(_call(shard, "read", name))
+    return arrays
+
+
+def _result(ref: Ref) -> Any:
+    try:
+        return engine.get(ref)
+    except ActorDiedError as error:
+        raise RunError(
+            f"a replay actor died, and what it kept is lost: {error}; resume the run from its last checkpoint"
+        ) from error
