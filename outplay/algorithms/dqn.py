@@ -124,6 +124,8 @@ class DQNConfig(AlgorithmConfig):
     def _fits(self) -> DQNConfig:
         if self.batch_mode != "truncate_episodes":
             raise ValueError("batch_mode: DQN learns from steps, not from whole episodes; leave it truncate_episodes")
+        if self.async_ and self.num_workers == 0:
+            raise ValueError("async: agents run beside the learner, which needs num_workers of at least 1")
         if self.v_min >= self.v_max:
             raise ValueError(f"v_min ({self.v_min:g}) must be less than v_max ({self.v_max:g})")
         groups = min(self.total_envs, self.num_env_groups)
@@ -276,7 +278,7 @@ class DQNLearner(Learner[DQNConfig]):
         state, tensors = super().state()
         replay, arrays = self.replay.state()
         state |= {"updates": self.updates, "owed": self.owed, "replay": replay, "groups": list(self.groups.values())}
-        tensors |= {f"replay.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+        tensors |= {f"replay.{name}": self.tensor(array).cpu() for name, array in arrays.items()}
         return state, {**tensors, "target": self.target_flat}
 
     def segments(self, known: Collection[str]) -> Segments:
@@ -319,11 +321,9 @@ class DQN(Algorithm):
 
     @property
     def num_workers(self) -> int:
-        wanted = self.config.num_workers
         if not self.config.async_:
             return super().num_workers
-        if wanted == 0:
-            raise ConfigError("async: agents run beside the learner, which needs num_workers of at least 1")
+        wanted = self.config.num_workers
         return min(count_cpus() if wanted == "auto" else int(wanted), len(self.group_sizes))
 
     def _iterate(self) -> dict[str, float]:

@@ -88,7 +88,8 @@ class QNetwork(Network):
         self.register_buffer("epsilon", torch.zeros(()))  # how often an action is drawn at random while exploring
         self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms))
         for module in self.modules():
-            initialised(module, model.initializer, generator, 1.0 if module in self._heads() else 2**0.5)
+            # Small outputs: no action is thought well of, or ill, before it was tried.
+            initialised(module, model.initializer, generator, 0.1 if module in self._heads() else 2**0.5)
 
     def _head(self, size: int, q: QOptions) -> nn.Linear | NoisyLinear:
         return NoisyLinear(self.num_hidden, size, q.noisy_sigma) if q.noisy else nn.Linear(self.num_hidden, size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from outplay import DQN, EnvError
+from outplay import DQN, ConfigError, EnvError
 from outplay.algorithms.dqn import DQNLearner
-from outplay.replay import PrioritizedReplay, Transitions
+from outplay.replay import Transitions
 from tests import probes
 
 SMALL = {
     "num_workers": 0, "num_envs": 4, "train_batch_size": 16, "learning_starts": 32, "sgd_minibatch_size": 16,
-    "buffer_size": 2_000, "lr": 3e-3, "target_network_update_freq": 20, "exploration_config": {"epsilon_timesteps": 500},
+    "buffer_size": 2_000, "lr": 3e-3, "target_network_update_freq": 20,
+    "exploration_config": {"epsilon_timesteps": 500},
     "training_intensity": 1.0, "model": {"fcnet_hiddens": [16]}, "metrics_num_episodes": 30,
 }  # fmt: skip
 SWITCHES: dict[str, dict[str, Any]] = {
@@ -24,14 +27,32 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "double and dueling": {},
     "three steps": {"n_step": 3},
     "by priority": {"prioritized_replay": True},
-    "C51": {"distributional": "c51", "num_atoms": 11, "v_min": -2.0, "v_max": 2.0},
+    "C51": {"distributional": "c51", "num_atoms": 11, "v_min": -2.0, "v_max": 3.0},
     "quantiles": {"distributional": "qr", "num_atoms": 8},
+    "noisy": {"noisy": True},
     "a soft target": {"tau": 0.05, "target_network_update_freq": 1},
+    "Rainbow": {
+        "n_step": 3,
+        "prioritized_replay": True,
+        "distributional": "c51",
+        "num_atoms": 21,
+        "v_min": -2.0,
+        "v_max": 3.0,
+        "noisy": True,
+    },
 }
+
+
+ALL = {"initial_epsilon": 1.0, "final_epsilon": 1.0}
 
 
 def trainer(env: Any, **config: Any) -> DQN:
     return DQN(env=env, config={**SMALL, **config})
+
+
+def train(ours: DQN, iterations: int) -> None:
+    for _ in range(iterations):
+        ours.train()
 
 
 def learner_of(ours: DQN) -> DQNLearner:
@@ -80,27 +101,51 @@ def test_the_loss_by_hand(double_q: bool, discount: float, target: float) -> Non
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_credit_over_two_steps(switch: str) -> None:
-    with trainer(probes.TwoSteps, **SWITCHES[switch]) as ours:
-        for _ in range(120):
+def test_an_action_that_depends_on_the_observation(switch: str) -> None:
+    with trainer(probes.Match, **SWITCHES[switch]) as ours:
+        for _ in range(80):
             result = ours.train()
         assert ours.evaluate()["episode_return_mean"] == 1.0
         assert np.isfinite(list(result["learner"].values())).all()
 
 
-@pytest.mark.parametrize("switch", ["double and dueling", "C51"])
-def test_an_action_that_depends_on_the_observation(switch: str) -> None:
-    with trainer(probes.Match, **SWITCHES[switch]) as ours:
+@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize(("gamma", "best"), [(0.5, 1.0), (0.95, 2.0)])
+def test_a_later_reward_counts_as_the_discount_says(switch: str, gamma: float, best: float) -> None:
+    with trainer(probes.Patience, gamma=gamma, **SWITCHES[switch]) as ours:
         for _ in range(120):
+            ours.train()
+        assert ours.evaluate()["episode_return_mean"] == best
+
+
+@pytest.mark.parametrize("switch", ["plain", "double and dueling", "by priority", "C51", "quantiles"])
+def test_an_episode_that_is_cut_off_is_not_over(switch: str) -> None:
+    """Reward 1 for ever and γ = 0.5: 2. Over after each fourth step: Q = 1 + ½ · ¾ · Q, so 1.6. All look alike."""
+    for env, value in ((probes.Endless, 2.0), (probes.Over, 1.6)):
+        with trainer(env, gamma=0.5, **{**SWITCHES[switch], "exploration_config": ALL}) as ours:
+            for _ in range(100):
+                ours.train()
+            rows = ours.policy.q_network.values((torch.zeros(1, 1),))
+            assert rows.detach().numpy() == pytest.approx(value, abs=0.15)
+
+
+def test_several_steps_give_credit_that_one_step_cannot() -> None:
+    """What is paid for the first action comes after the second, when it can no longer be seen."""
+    with trainer(probes.TwoSteps, n_step=2) as ours:
+        for _ in range(100):
             ours.train()
         assert ours.evaluate()["episode_return_mean"] == 1.0
 
 
-def test_the_intensity_is_updates_per_step() -> None:
-    with trainer(probes.Match, training_intensity=0.3, learning_starts=16) as ours:
+# What settings say
+
+
+@pytest.mark.parametrize("intensity", [0.3, 2.0])
+def test_the_intensity_is_updates_per_step(intensity: float) -> None:
+    with trainer(probes.Match, training_intensity=intensity, learning_starts=64) as ours:
         for _ in range(20):
             result = ours.train()
-        assert result["learner"]["updates"] == int(0.3 * ours.timesteps)
+        assert result["learner"]["updates"] == int(intensity * (ours.timesteps - 64))
 
 
 def test_epsilon_goes_down_and_evaluations_are_greedy() -> None:
@@ -116,37 +161,153 @@ def test_only_discrete_actions() -> None:
         DQN(env="Pendulum-v1")
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"batch_mode": "complete_episodes"}, "DQN learns from steps"),
+        ({"v_min": 3.0, "v_max": 1.0}, r"v_min \(3\) must be less than v_max \(1\)"),
+        ({"replay_shards": 3}, "replay_shards is 3, but there are 1 EnvGroups"),
+        ({"buffer_size": 20, "learning_starts": 20}, "buffer_size is 20, which an iteration fills; at least 24"),
+        ({"learning_starts": 3000}, "learning_starts is more than buffer_size"),
+        ({"async": True, "num_workers": 0}, "needs num_workers of at least 1"),
+        ({"exploration_config": {"type": "Gaussian"}}, "exploration_config.type must be EpsilonGreedy"),
+        ({"distributional": "c50"}, "distributional must be c51 or qr or null, not 'c50'"),
+    ],
+)
+def test_mistakes_get_one_sentence(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        trainer(probes.Match, **settings)
+
+
+def test_lanes_have_an_epsilon_each_if_spread() -> None:
+    with trainer(probes.Match, exploration_config={"initial_epsilon": 0.5, "epsilon_spread": 3.0}) as ours:
+        policy = ours.policy.for_lanes(0, 4, 4)
+        rows = (np.zeros((4, 1), np.float32),)
+        best = ours.policy.act(rows, {}, False, np.random.default_rng(0))[0]
+        rng = np.random.default_rng(1)
+        others = np.mean([policy.act(rows, {}, True, rng)[0] != best for _ in range(4000)], 0)
+        assert others == pytest.approx([0.5 ** (1 + lane) / 2 for lane in range(4)], abs=0.03)  # one of two is the best
+
+
+def test_noise_explores_and_evaluations_have_none() -> None:
+    with trainer(probes.Match, noisy=True) as ours:
+        rows = (np.full((1, 1), 0.3, np.float32),)
+        rng = np.random.default_rng(0)
+        noisy = {float(ours.policy.act(rows, {}, True, rng)[2]["dist"][0, 0]) for _ in range(5)}
+        still = {float(ours.policy.act(rows, {}, False, rng)[2]["dist"][0, 0]) for _ in range(5)}
+        assert (len(noisy), len(still)) == (5, 1)
+        assert ours.train()["learner"]["epsilon"] == 0.0
+
+
+def test_atari_keeps_each_frame_once() -> None:
+    config = {"num_envs": 2, "train_batch_size": 8, "learning_starts": 16, "buffer_size": 100, "frame_stack": 3}
+    with DQN(env="ALE/Pong-v5", config={**SMALL, **config, "model": {"fcnet_hiddens": [8]}}) as ours:
+        for _ in range(4):
+            result = ours.train()
+        replay = learner_of(ours).replay
+        assert replay.observations[0].shape == (50, 2, 84, 84)
+        assert result["learner"]["updates"] > 0
+
+
 # The promises
 
 
+def trained(iterations: int, **config: Any) -> bytes:
+    with trainer(probes.Walk, **{**PROMISED, **config}) as ours:
+        for _ in range(iterations):
+            ours.train()
+        learner = learner_of(ours)
+        return ours.policy.flat.numpy().tobytes() + learner.target_flat.numpy().tobytes()
+
+
+PROMISED = {
+    "num_env_groups": 2, "env_config": {"length": 9}, "prioritized_replay": True, "n_step": 2, "buffer_size": 200
+}  # fmt: skip
+
+
 @pytest.mark.usefixtures("process_engine")
-def test_workers_do_not_change_the_result() -> None:
-    weights = []
-    for num_workers in (0, 2):
-        with trainer(probes.Walk, num_env_groups=2, num_workers=num_workers, prioritized_replay=True) as ours:
-            for _ in range(8):
-                ours.train()
-            weights.append(ours.policy.flat.clone())
-    assert weights[0].equal(weights[1])
+def test_a_worker_that_dies_does_not_change_the_result() -> None:
+    whole = trained(10, num_workers=2)
+    with trainer(probes.Walk, **PROMISED, num_workers=2) as ours:
+        for iteration in range(10):
+            if iteration in (3, 7):
+                _, pid = ours.workers.foreach_worker(lambda worker: worker.process())[iteration % 2]
+                os.kill(pid, signal.SIGKILL)
+            ours.train()
+        assert ours.workers.replaced == 2
+        assert whole.startswith(ours.policy.flat.numpy().tobytes())
 
 
-@pytest.mark.parametrize("switch", ["double and dueling", "by priority", "three steps", "a soft target"])
+@pytest.mark.parametrize("switch", [*SWITCHES, "in shards"])
+@pytest.mark.usefixtures("process_engine")
 def test_resuming_is_exact_with_its_replay(switch: str, tmp_path: Path) -> None:
-    config = {**SWITCHES[switch], "env_config": {"length": 9}, "buffer_size": 200}
-    with trainer(probes.Walk, **config) as whole:
-        for _ in range(20):
-            whole.train()
+    config = {**PROMISED, **SWITCHES.get(switch, {"replay_shards": 2})}
     with trainer(probes.Walk, **config) as first:
-        for _ in range(13):
+        for iteration in range(1, 14):
             first.train()
-        path = first.save(tmp_path)
+            if iteration in (6, 13):
+                path = first.save(tmp_path)
+        learner = learner_of(first)
+        for _ in range(6):
+            first.train()
+        whole = (first.policy.flat.numpy().tobytes(), learner.target_flat.numpy().tobytes(), learner.replay.state()[0])
     with trainer(probes.Walk, **config) as second:
         second.restore(path)
-        for _ in range(7):
+        for _ in range(6):
             second.train()
-        assert second.policy.flat.equal(whole.policy.flat)
-        mine, theirs = learner_of(second), learner_of(whole)
-        assert mine.target_flat.equal(theirs.target_flat)
-        if isinstance(mine.replay, PrioritizedReplay):
-            assert isinstance(theirs.replay, PrioritizedReplay)
-            assert np.array_equal(mine.replay.tree.nodes, theirs.replay.tree.nodes)
+        learner = learner_of(second)
+        mine = (second.policy.flat.numpy().tobytes(), learner.target_flat.numpy().tobytes(), learner.replay.state()[0])
+        assert mine == whole
+
+
+def test_a_replay_of_another_shape_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with trainer(probes.Walk, **PROMISED) as first:
+        for _ in range(10):
+            first.train()
+        path = first.save(tmp_path)
+        updates = learner_of(first).updates
+    with trainer(probes.Walk, **{**PROMISED, "num_envs": 6}) as second:
+        second.restore(path)
+        assert "begin anew" in caplog.text
+        assert learner_of(second).replay.steps == 0
+        assert second.train()["learner"]["updates"] == updates  # not before there is enough again
+    with trainer(probes.Walk, **{**PROMISED, "buffer_size": 80}) as third:  # a smaller one keeps what is newest
+        third.restore(path)
+        assert learner_of(third).replay.steps == 80
+        third.train()
+
+
+# Side by side
+
+BESIDE = {"async": True, "num_envs": 4, "num_env_groups": 4, "num_workers": 2, "train_batch_size": 64}
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_an_agent_that_dies_is_replaced() -> None:
+    with trainer(probes.Walk, **BESIDE) as ours:
+        ours.train()
+        _, pid = ours.workers.foreach_worker(lambda worker: worker.process())[0]
+        os.kill(pid, signal.SIGKILL)
+        for _ in range(6):
+            ours.train()
+        ours.evaluate()
+        assert ours.workers.replaced == 1
+        assert sum(state.fragments for state in ours.workers.states) * 16 == ours.timesteps
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_neither_side_floods_the_other() -> None:
+    """The learner is made slow by its intensity: agents wait for it, and no more than allowed is due."""
+    with trainer(probes.Walk, **BESIDE, training_intensity=8.0, most_updates_behind=100) as ours:
+        for _ in range(4):
+            ours.train()
+            # Two Fragments of 2 EnvGroups from each of 2 workers may be under way when the limit is reached.
+            assert learner_of(ours).due < 100 + 8 * 16 * 2 * 2 * 2
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_an_environment_that_fails_fails_the_run_with_its_words() -> None:
+    with trainer(probes.Flawed, **BESIDE, env_config={"flaw": "raises", "after": 1100}) as ours:
+        with pytest.raises(EnvError, match="the gripper is stuck"):
+            train(ours, 100)
+        assert ours.timesteps == sum(state.fragments for state in ours._states or []) * 16
