@@ -16,9 +16,9 @@ class Agents:
 
     >>> agents = Agents(workers)
     >>> while learning:
-    ...     agents.ask(weights)                  # unless the learner is too far behind
-    ...     fragments = agents.take(wait=False)  # what has come by now, from whoever was ready
-    >>> fragments = agents.rest()                # all that was still under way
+    ...     agents.ask(weights)  # unless the learner is too far behind
+    ...     for place in agents.ready(wait=False):
+    ...         fragments = agents.take(place)
 
     Each worker is asked for two Fragments ahead, so that it has something to do while the learner is busy.
     """
@@ -38,29 +38,26 @@ class Agents:
                     self._weights = (weights.version, engine.put(weights))
                 calls.append(self._workers.begin(place, self._weights[1]))
 
-    def take(self, wait: bool) -> list[Fragment]:
-        """What has come, in the order of the workers; with `wait`, at least one worker's. Who died is replaced."""
+    def ready(self, wait: bool) -> list[int]:
+        """The workers that have something to give now; with `wait`, at least one."""
         first = {calls[0]: place for place, calls in enumerate(self._calls) if calls}
         if not first:
             return []
         ready, _ = engine.wait(list(first), num_returns=1, timeout=None if wait else 0)
         if ready:  # perhaps more than the one that was waited for
             ready, _ = engine.wait(list(first), num_returns=len(first), timeout=0)
-        return [fragment for call in ready for fragment in self._result(first[call])]
+        return [first[call] for call in ready]
 
-    def _result(self, place: int) -> list[Fragment]:
+    def take(self, place: int) -> list[Fragment]:
+        """What this worker has given. If it died instead, it is replaced."""
         result = self._workers.pool.end(place, self._calls[place].popleft())
-        if result is None:  # its environments are where its last Fragment left them; so nothing is missing
+        if result is None:  # its environments are where its last Fragments left them; so nothing is missing
             self._calls[place].clear()
             return []
         fragments: list[Fragment] = result[0]
         self._workers.advance(fragments)
         return fragments
 
-    def rest(self) -> list[Fragment]:
-        """Wait for all that is under way."""
-        fragments: list[Fragment] = []
-        for place, calls in enumerate(self._calls):
-            while calls:
-                fragments += self._result(place)
-        return fragments
+    def under_way(self) -> list[int]:
+        """The workers that were asked and have not given yet."""
+        return [place for place, calls in enumerate(self._calls) if calls]

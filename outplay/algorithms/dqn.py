@@ -338,9 +338,11 @@ class DQN(Algorithm):
                 if self.learner.due < self.config.most_updates_behind:
                     agents.ask(self._newest_weights())
                 with self.timers("wait"):
-                    fragments = agents.take(wait=not self.learner.due)
+                    ready = agents.ready(wait=not self.learner.due)
+                with self.timers("take"):
+                    for place in ready:
+                        self._take(agents.take(place))
                 with self.timers("learn"), self._learner_threads():
-                    self._take(fragments)
                     self.learner.learn(min(self.learner.due, _UPDATES_AT_A_TIME))
         except BaseException:
             # What was taken counts; what was under way is lost, and will be collected again.
@@ -372,8 +374,10 @@ class DQN(Algorithm):
         super()._drop_workers(states)
 
     def _rest(self) -> None:
-        if self._agents is not None:
-            fragments = self._agents.rest()
-            with self._learner_threads():
-                self._take(fragments)
-                self.learner.learn(self.learner.due)
+        if self._agents is None:
+            return
+        while places := self._agents.under_way():
+            for place in places:
+                self._take(self._agents.take(place))
+        with self._learner_threads():
+            self.learner.learn(self.learner.due)

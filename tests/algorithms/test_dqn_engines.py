@@ -27,7 +27,7 @@ def test_agents_and_learner_side_by_side(engine: str, shards: int, tmp_path: Pat
         for _ in range(20):
             result = ours.train()
         figures = result["learner"]
-        assert figures["policy_lag_max"] >= figures["policy_lag"] > 0
+        assert figures["policy_lag_max"] >= figures["policy_lag"] >= (0 if engine == "inline" else 0.01)
         assert ours.evaluate()["episode_return_mean"] == 1.0
         learner = learner_of(ours)
         assert learner.due == 0  # it came to rest
