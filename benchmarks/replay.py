@@ -15,7 +15,6 @@ import os
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from others import call, install
@@ -30,7 +29,7 @@ AT_A_TIME = 64
 def ours(kind: str, prioritized: bool) -> dict[str, float]:
     import gymnasium
 
-    from outplay.fragments import Fragment, join
+    from outplay.fragments import Fragment
     from outplay.replay import PrioritizedReplay, Replay
     from outplay.spaces import leaves
 
@@ -39,26 +38,25 @@ def ours(kind: str, prioritized: bool) -> dict[str, float]:
     observations, actions, rewards, ends = experience(kind)
     stack = 4 if kind == "atari" else 1
     cls = PrioritizedReplay if prioritized else Replay
-    replay = cls(leaves(space), LANES, STEPS * LANES, stack=stack)
+    replay = cls(leaves(space), {0: LANES}, STEPS * LANES, stack=stack)
     starts = np.concatenate([np.ones((1, LANES), bool), ends[:-1]])
 
-    def batch(begin: int) -> Any:
+    def fragment(begin: int) -> Fragment:
         part = slice(begin, begin + AT_A_TIME)
         nothing = np.zeros(0, np.int64)
-        fragment = Fragment(
+        return Fragment(
             0, 0, (observations[part],), actions[part], rewards[part], ends[part], np.zeros_like(ends[part]),
             np.ones_like(ends[part]), starts[part], {}, (observations[begin],), (observations[:0, 0],),
             nothing, nothing,
         )  # fmt: skip
-        return join([fragment])
 
-    batches = [batch(begin) for begin in range(0, STEPS - AT_A_TIME, AT_A_TIME)]
+    fragments = [fragment(begin) for begin in range(0, STEPS - AT_A_TIME, AT_A_TIME)]
     rng = np.random.default_rng(0)
 
     def add() -> int:
-        for each in batches:
+        for each in fragments:
             replay.add(each)
-        return len(batches) * AT_A_TIME * LANES
+        return len(fragments) * AT_A_TIME * LANES
 
     def draw() -> int:
         drawn = replay.sample(BATCH, rng)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outplay.fragments import Fragment
-from outplay.replay import PrioritizedReplay, Replay
+from outplay.replay import PrioritizedReplay, Replay, ReplaySpec
 from outplay.spaces import leaves
 from outplay.sumtree import SumTree
 
@@ -247,3 +247,84 @@ def test_a_drawn_transition_is_one_that_happened(n_step: int, lanes: int, seed: 
             ended = t < time + n_step and truncated[t, lane]
             expected = finals[t, lane] if ended else t + 1000.0 * lane
             assert drawn.next_observations[0][i, 0] == expected
+
+
+# Lanes that move on at their own pace, and segments
+
+
+def steps_of(
+    group: int, first: int, steps: int, rng: np.random.Generator, lanes: int = 2, images: bool = False
+) -> Fragment:
+    """Steps of a group whose episodes are five steps long; every second one is truncated."""
+    times = first + np.arange(steps)
+    ends = np.broadcast_to((times % 5 == 4)[:, None], (steps, lanes))
+    truncated = ends & (times // 5 % 2 == 1)[:, None]
+    if images:
+        frames = np.stack(
+            [np.maximum(times - back, times // 5 * 5) for back in (2, 1, 0)], 1
+        )  # as at a reset: repeated
+        seen = np.broadcast_to(frames[:, None, :, None, None], (steps, lanes, 3, 12, 12)).astype(np.uint8)
+    else:
+        seen = (times[:, None, None] + 1000.0 * group + 100.0 * np.arange(lanes)[:, None]).astype(np.float32)
+    where = np.argwhere(truncated)
+    finals = np.array([seen[t, lane] + 1 for t, lane in where], seen.dtype).reshape(len(where), *seen.shape[2:])
+    return Fragment(
+        group, 0, (seen,), rng.integers(0, 3, (steps, lanes)), rng.normal(size=(steps, lanes)).astype(np.float32),
+        ends & ~truncated, truncated, np.ones((steps, lanes), bool),
+        np.broadcast_to((times % 5 == 0)[:, None], ends.shape), {}, (seen[-1],), (finals,), where[:, 0], where[:, 1],
+    )  # fmt: skip
+
+
+def test_groups_may_be_ahead_or_behind() -> None:
+    rng = np.random.default_rng(0)
+    replay = Replay(NUMBERS, {0: 2, 3: 1}, 60, n_step=2)
+    for first in range(0, 30, 10):
+        replay.add(steps_of(3, first, 10, rng, lanes=1))
+    replay.add(steps_of(0, 0, 6, rng))
+    assert replay.added.tolist() == [6, 6, 30]
+    assert replay.newest.tolist() == [4, 4, 28]
+    assert replay.oldest.tolist() == [0, 0, 10]
+    assert (len(replay), replay.steps) == (4 + 4 + 18, 6 + 6 + 20)
+    drawn = replay.sample(2000, rng).observations[0].ravel()
+    _, counts = np.unique(drawn, return_counts=True)
+    assert set(drawn.tolist()) == {*range(4), *range(100, 104), *range(3010, 3028)}
+    assert counts.min() > 40  # about 77 each
+
+
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("alpha", [None, 0.7])
+def test_what_was_saved_comes_back(images: bool, alpha: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through a ring that has gone round, with segments of a few steps, of which most are written once."""
+    monkeypatch.setattr("outplay.replay._SEGMENT_BYTES", 2000 if images else 100)
+    spec = ReplaySpec(IMAGES if images else NUMBERS, 120, n_step=2, stack=3 if images else 1, alpha=alpha)
+    rng, groups = np.random.default_rng(1), {0: 2, 1: 2}
+    replay = spec.make(groups)
+    disk: dict[str, Any] = {}
+    written = []
+    for first in range(0, 90, 6):
+        for group in groups:
+            replay.add(steps_of(group, first, 6, rng, images=images))
+        if first > 6:
+            drawn = replay.sample(8, rng)
+            replay.update(drawn.places, rng.normal(size=8))
+        segments = replay.segments(set(disk))
+        written.append(len(set(segments) - set(disk)))
+        disk = {name: disk[name] if name in disk else read() for name, read in segments.items()}
+    assert max(written) <= 2 * (6 // replay._segment_length + 2)
+    assert len(disk) > max(written)
+    again = spec.make(groups)
+    again.load(*replay.state())
+    for name in sorted(disk):
+        again.write(name, disk[name])
+    for seed in range(20):
+        mine, theirs = (r.sample(16, np.random.default_rng(seed), 0.5) for r in (again, replay))
+        assert mine.observations[0].tobytes() == theirs.observations[0].tobytes()
+        assert mine.next_observations[0].tobytes() == theirs.next_observations[0].tobytes()
+        for name in ("actions", "rewards", "discounts", "weights", "places"):
+            assert np.array_equal(getattr(mine, name), getattr(theirs, name))
+    for group in groups:  # and both go on alike
+        fragment = steps_of(group, 90, 6, rng, images=images)
+        replay.add(fragment)
+        again.add(fragment)
+    assert replay.state()[0] == again.state()[0]
+    assert [d.tobytes() for d in replay.state()[1].values()] == [d.tobytes() for d in again.state()[1].values()]

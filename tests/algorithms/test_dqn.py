@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from outplay import DQN, ConfigError, EnvError
+from outplay import DQN, CheckpointError, ConfigError, EnvError
 from outplay.algorithms.dqn import DQNLearner
 from outplay.replay import Transitions
 from tests import probes
@@ -311,3 +312,66 @@ def test_an_environment_that_fails_fails_the_run_with_its_words() -> None:
         with pytest.raises(EnvError, match="the gripper is stuck"):
             train(ours, 100)
         assert ours.timesteps == sum(state.fragments for state in ours._states or []) * 16
+
+
+# The replay on disk
+
+
+def saved_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch, iterations: int = 8) -> tuple[DQN, list[Path]]:
+    """A trainer, and a checkpoint after each iteration, with segments of four steps each."""
+    monkeypatch.setattr("outplay.replay._SEGMENT_BYTES", 4 * 4 * 8)
+    ours = trainer(probes.Walk, **{**PROMISED, "num_env_groups": 1})
+    saved = []
+    for _ in range(iterations):
+        ours.train()
+        saved.append(Path(ours.save(folder)))
+    return ours, saved
+
+
+def inodes(checkpoint: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_ino for file in (checkpoint / "replay").iterdir()}
+
+
+def test_a_segment_is_written_once_and_linked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, saved = saved_each_time(tmp_path, monkeypatch)
+    before, after = inodes(saved[-2]), inodes(saved[-1])
+    assert len(after) == 8
+    assert set(after) - set(before) == {"0000-0000000028-0000000032.safetensors"}
+    assert all(before[name] == after[name] for name in set(before) & set(after))
+    for checkpoint in saved[:-1]:
+        shutil.rmtree(checkpoint)
+    whole = ours.policy.flat.clone()
+    ours.stop()
+    with trainer(probes.Walk, **{**PROMISED, "num_env_groups": 1}) as again:
+        again.restore(saved[-1])
+        assert again.policy.flat.equal(whole)
+        assert learner_of(again).replay.steps == 8 * 16
+        again.train()
+        resumed = inodes(Path(again.save(tmp_path)))  # what was read is linked to, too
+        assert all(resumed[name] == after[name] for name in after)
+
+
+def test_where_there_are_no_links_segments_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    ours, saved = saved_each_time(tmp_path, monkeypatch)
+    assert len(inodes(saved[-1])) == 8
+    ours.restore(saved[-1])
+    ours.train()
+    ours.stop()
+
+
+def test_a_damaged_segment_is_told_and_an_older_checkpoint_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, saved = saved_each_time(tmp_path, monkeypatch)
+    last = max((saved[-1] / "replay").iterdir())
+    last.write_bytes(last.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointError, match="is damaged: replay/"):
+        ours.restore(saved[-1])
+    ours.restore(tmp_path)
+    assert ours.iteration == 7
+    assert "going back to checkpoint_000007" in caplog.text
+    ours.stop()
