@@ -1,8 +1,10 @@
-"""CartPole-v1 solved by Outplay, by Stable-Baselines3's PPO and by RLlib's PPO, on one machine, in one run.
+"""CartPole-v1 solved by Outplay, by Stable-Baselines3 and by RLlib, on one machine, in one run; with PPO, or with DQN.
 
     python benchmarks/cartpole.py [--seeds 5] [--only outplay,sb3,rllib] [--cache FOLDER] [--json FILE]
+    python benchmarks/cartpole.py --algorithm dqn [--plot FILE]
 
-Solved: the mean return of the last 20 finished training episodes is 475, within 200,000 steps. Each library trains with
+Solved: the mean return of the last 20 finished training episodes is 475, within 200,000 steps; with DQN (beside
+Stable-Baselines3 alone) within 50,000. Each library trains with
 the settings that its own authors tuned for CartPole-v1. For each seed the libraries run one after the other, each in a
 fresh process. "Training" is what the library reports from the first step to solved, without imports and construction;
 "wall" is the whole process, timed from outside. Each figure is the median over the seeds; a ratio is a library's time
@@ -25,17 +27,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from others import CACHE, call, install
 
 HERE = Path(__file__).resolve().parent
-GOAL, MOST_STEPS = 475, 200_000
+GOAL = 475
 LIMIT_S = 1800  # a run that takes longer has failed
 
 MODULES = {"outplay": "outplay", "sb3": "stable_baselines3", "rllib": "ray"}
 TITLES = {"outplay": "Outplay", "sb3": "Stable-Baselines3", "rllib": "RLlib"}
+# Of each algorithm: Outplay's recipe, the steps within which it counts as solved, and who is compared.
+ALGORITHMS = {
+    "ppo": ("cartpole", 200_000, ["outplay", "sb3", "rllib"]),
+    "dqn": ("cartpole-dqn", 50_000, ["outplay", "sb3"]),
+}
 
 
 @dataclass
@@ -47,6 +54,7 @@ class Run:
     train_s: float
     wall_s: float
     trouble: str = ""  # why it did not solve it
+    curve: list[tuple[int, float]] = field(default_factory=list)  # steps, mean return; of Outplay alone
 
 
 @dataclass
@@ -76,17 +84,18 @@ def versions(name: str, python: Path) -> dict[str, str]:
     return {"python": platform.python_version(), **json.loads(call([str(python), "-c", program]).splitlines()[-1])}
 
 
-def run(name: str, python: Path, seed: int) -> Run:
+def run(algorithm: str, name: str, python: Path, seed: int) -> Run:
+    recipe, most_steps, _ = ALGORITHMS[algorithm]
     with tempfile.TemporaryDirectory() as results:
         if name == "outplay":
-            what = ["-m", "outplay", "train", "cartpole", "--json", "--results-dir", results]
+            what = ["-m", "outplay", "train", recipe, "--json", "--results-dir", results]
         else:
-            what = [str(HERE / f"cartpole_{name}.py")]
+            what = [str(HERE / f"cartpole_{name}.py"), *(["--algorithm", algorithm] if name == "sb3" else [])]
         command = [str(python), *what, "--seed", str(seed)]
         begin = time.perf_counter()
         output, errors, code = finish(command)
         wall = time.perf_counter() - begin
-    solved, steps, train_s = read(name, output)
+    solved, steps, train_s, curve = read(name, output, most_steps)
     trouble = ""
     if code is None:
         trouble = f"stopped after {LIMIT_S} s"
@@ -94,8 +103,8 @@ def run(name: str, python: Path, seed: int) -> Run:
         said = errors.strip().splitlines() or ["nothing on standard error"]
         trouble = f"exit code {code}: {said[-1]}"
     elif not solved:
-        trouble = f"not solved within {MOST_STEPS:,} steps"
-    return Run(name, seed, not trouble, steps, train_s, wall, trouble)
+        trouble = f"not solved within {most_steps:,} steps"
+    return Run(name, seed, not trouble, steps, train_s, wall, trouble, curve)
 
 
 def finish(command: list[str]) -> tuple[str, str, int | None]:
@@ -108,16 +117,17 @@ def finish(command: list[str]) -> tuple[str, str, int | None]:
             return *program.communicate(), None
 
 
-def read(name: str, output: str) -> tuple[bool, int, float]:
-    """Whether the program solved it, its steps and its training seconds: all zero if it got nowhere."""
-    lines = [line for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
+def read(name: str, output: str, most_steps: int) -> tuple[bool, int, float, list[tuple[int, float]]]:
+    """Whether the program solved it, its steps, its training seconds and its curve: all zero if it got nowhere."""
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
     if not lines:
-        return False, 0, 0.0
-    last = json.loads(lines[-1])
+        return False, 0, 0.0, []
+    last = lines[-1]
     if name != "outplay":
-        return last["solved"], last["steps"], last["train_s"]
+        return last["solved"], last["steps"], last["train_s"], []
+    curve = [(one["timesteps_total"], one["episode_return_mean"]) for one in lines if one["episode_return_mean"]]
     steps, mean = last["timesteps_total"], last["episode_return_mean"]
-    return mean is not None and mean >= GOAL and steps <= MOST_STEPS, steps, last["time_total_s"]
+    return mean is not None and mean >= GOAL and steps <= most_steps, steps, last["time_total_s"], curve
 
 
 def ratio(theirs: Median, ours: Median) -> str:
@@ -144,8 +154,30 @@ def table(runs: list[Run], names: list[str]) -> str:
     return "\n".join("".join(cell.rjust(w) for cell, w in zip(row, widths, strict=False)) for row in rows)
 
 
+def plot(runs: list[Run], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(5, 3))
+    for one in runs:
+        if one.curve:
+            steps, means = zip(*one.curve, strict=True)
+            axis.plot([step / 1000 for step in steps], means, linewidth=1.2, label=f"seed {one.seed}")
+    axis.axhline(GOAL, color="grey", linewidth=0.8, linestyle="--")
+    axis.set_xlabel("thousand steps", fontsize=8)
+    axis.set_ylabel("mean return, last 20 episodes", fontsize=8)
+    axis.tick_params(labelsize=7)
+    axis.legend(fontsize=7, frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithm", choices=list(ALGORITHMS), default="ppo")
+    parser.add_argument("--plot", type=Path, help="draw Outplay's curves into this file")
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--only", default=",".join(TITLES), help="which libraries, with commas between")
     parser.add_argument("--cache", type=Path, default=CACHE)
@@ -154,14 +186,14 @@ def main() -> None:
     asked = args.only.split(",")
     if args.seeds < 1 or not set(asked) <= set(TITLES):
         parser.error(f"--seeds takes 1 or more, --only takes some of {','.join(TITLES)}")
-    names = [name for name in TITLES if name in asked]  # Outplay first: the ratios need it
+    names = [name for name in ALGORITHMS[args.algorithm][2] if name in asked]  # Outplay first: the ratios need it
     pythons = {name: Path(sys.executable) if name == "outplay" else install(name, args.cache) for name in names}
     stands_on = {name: versions(name, pythons[name]) for name in names}
     load = os.getloadavg()[0]
     runs = []
     for seed in range(args.seeds):
         for name in names:
-            runs.append(run(name, pythons[name], seed))
+            runs.append(run(args.algorithm, name, pythons[name], seed))
             print(describe(runs[-1]), file=sys.stderr)
     print(table(runs, names))
     for failed in (r for r in runs if not r.solved):
@@ -169,6 +201,8 @@ def main() -> None:
     for name in names:
         print(f"{TITLES[name]}: {', '.join(f'{part} {version}' for part, version in stands_on[name].items())}")
     print(f"{os.cpu_count()} cores, load {load:.2f} at the start")
+    if args.plot:
+        plot(runs, args.plot)
     if args.json:
         machine = {"platform": platform.platform(), "cores": os.cpu_count(), "load": load}
         whole = {"machine": machine, "versions": stands_on, "runs": [asdict(r) for r in runs]}

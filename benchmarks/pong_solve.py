@@ -1,11 +1,11 @@
-"""The recipe pong until it is solved: steps, seconds, and the curve.
+"""The recipe pong, or pong-dqn, until it is solved: steps, seconds, and the curve.
 
-    python benchmarks/pong_solve.py [--seeds 3] [--plot docs/pong.png] [--config num_gpus=1]
+    python benchmarks/pong_solve.py [--recipe pong] [--seeds 3] [--plot docs/pong.png] [--config num_gpus=1]
 
-Runs `outplay train pong` for each seed, one after the other, and reads what it prints. Solved is what the recipe stops
-at: the mean return of the last 20 training episodes is at least 18, and so is that of 10 fresh ones. "Solved" counts
-from the start of the command to the confirmed evaluation, imports and evaluations included; "whole" goes on to the end
-of the command, with checkpoint and video.
+Runs `outplay train RECIPE` for each seed, one after the other, and reads what it prints. Solved is what the recipe
+stops at: the mean return of the last 20 training episodes is at least 18, and so is that of 10 fresh ones. "Solved"
+counts from the start of the command to the confirmed evaluation, imports and evaluations included; "whole" goes on to
+the end of the command, with checkpoint and video.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Solved:
     curve: list[tuple[float, int, float]]  # seconds since the command was given, steps, mean return
 
 
-def solve(seed: int, config: list[str]) -> Solved:
+def solve(recipe: str, seed: int, config: list[str]) -> Solved:
     settings = [part for setting in config for part in ("--config", setting)]
     curve, last, seconds = [], {}, 0.0
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "outplay", "train", "pong", "--json", "--seed", str(seed), *settings]
+        command = [sys.executable, "-m", "outplay", "train", recipe, "--json", "--seed", str(seed), *settings]
         started = time.perf_counter()
         with subprocess.Popen([*command, "--results-dir", folder], stdout=subprocess.PIPE, text=True) as program:
             assert program.stdout is not None
@@ -76,6 +76,7 @@ def plot(runs: list[Solved], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="pong")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--config", action="append", default=[], help="KEY=VALUE: a setting of the recipe; repeatable")
@@ -84,7 +85,7 @@ def main() -> None:
     runs = []
     print(f"{'seed':>6}{'steps':>10}{'steps/s':>10}{'solved':>10}{'whole':>10}{'evaluation':>12}")
     for seed in range(args.seeds):
-        run = solve(seed, args.config)
+        run = solve(args.recipe, seed, args.config)
         runs.append(run)
         figures = f"{seed:>6}{run.steps:>10,}{run.rate:>10,.0f}{run.seconds:>8.0f} s{run.whole:>8.0f} s"
         print(f"{figures}{run.evaluation:>12.1f}", flush=True)

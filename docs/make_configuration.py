@@ -8,6 +8,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from outplay.algorithms import ALGORITHMS
+from outplay.algorithms.dqn import EpsilonConfig
 from outplay.config import AlgorithmConfig, ExplorationConfig, ModelConfig, OptimizerConfig, Settings, type_in_words
 from outplay.experiments import METRICS, Experiment
 
@@ -43,6 +44,7 @@ def text() -> str:
     for name, algorithm in ALGORITHMS.items():
         own = table(algorithm.Config, AlgorithmConfig)
         parts.append(f"## {name}\n\nIts own settings, and where its defaults differ.\n\n{own}")
+    parts.append(f"### `exploration_config` of DQN\n\n{EpsilonConfig.__doc__}\n\n{table(EpsilonConfig)}")
     return "\n".join(parts)
 
 
@@ -53,7 +55,7 @@ def table(cls: type[Settings], base: type[Settings] | None = None) -> str:
     for name, field in cls.model_fields.items():
         if name in known and default(known[name]) == default(field):
             continue
-        rows.append(f"| `{name}` | {default(field)} | {type_in_words(field)} | {field.description} |")
+        rows.append(f"| `{field.alias or name}` | {default(field)} | {type_in_words(field)} | {field.description} |")
     return "\n".join(rows) + "\n"
 
 

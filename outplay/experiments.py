@@ -48,7 +48,7 @@ class Experiment(Settings):
     name: str = Field("default", description="The experiment's name: the folder that its runs lie in.")
     description: str = Field("", description="One line about it.")
     env: Any = Field(None, description="The environment; the same as `env` in `config`.")
-    run: str = Field("PPO", description="The algorithm: PG, A2C or PPO.")
+    run: str = Field("PPO", description="The algorithm: PG, A2C, PPO or DQN.")
     stop: dict[str, FiniteFloat] = Field({}, description="The run ends when any of these metrics reaches its value.")
     confirm: bool = Field(
         False,

@@ -344,7 +344,8 @@ KILLED = {
     "Python, in workers": ["--env", "tests.probes:Walk", "--run", "A2C", "--config", "normalize_observations=true"],
     "whole episodes": ["--env", "tests.probes:Walk", "--run", "PG", "--config", "env_config={length: 25}"],
     "with a replay": [
-        "--env", "CartPole-v1", "--run", "DQN", "--config", "prioritized_replay=true", "--config", "learning_starts=200",
+        "--env", "CartPole-v1", "--run", "DQN", "--config", "prioritized_replay=true",
+        "--config", "learning_starts=200",
     ],
 }  # fmt: skip
 
@@ -387,9 +388,9 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Pat
         ours, theirs = (run / "checkpoints" / f"checkpoint_{last:06d}" / name for run in (folder, whole))
         assert ours.read_bytes() == theirs.read_bytes(), name
     replays = [run / "checkpoints" / f"checkpoint_{last:06d}" / "replay" for run in (folder, whole)]
-    ours, theirs = ({file.name: file.read_bytes() for file in replay.glob("*")} for replay in replays)
-    assert ours == theirs
-    assert bool(ours) == (case == "with a replay")
+    kept, expected = ({file.name: file.read_bytes() for file in replay.glob("*")} for replay in replays)
+    assert kept == expected
+    assert bool(kept) == (case == "with a replay")
     numbers = [json.loads(line)["training_iteration"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert numbers == list(range(1, last + 1))
 

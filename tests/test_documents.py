@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
-DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 
 
 # Commands that are not run, with the reason; and what makes the long ones short.
@@ -29,11 +29,13 @@ NOT_RUN = {
     "python examples/parallel_gradients.py": "needs a Ray cluster; the example has a test of its own below",
     "python parallel_gradients.py": "needs a Ray cluster",
     "python examples/pong_": "tests of their own run them",
+    "python examples/dqn_by_hand.py": "a test of its own runs it",
     "num_gpus=1": "needs a GPU",
     "python benchmarks/": "minutes long; its figures are in RESULTS.md",
     ".venv/bin/": "other tests run these",
 }
 SHORTER = {
+    "outplay train pong-dqn": " --stop training_iteration=1 --config train_batch_size=64",
     "outplay train pong-pg": " --stop training_iteration=1 --config max_episode_steps=50",
     "outplay train pong": " --stop training_iteration=1 --config train_batch_size=64",
     "outplay train --env": " --stop training_iteration=1",

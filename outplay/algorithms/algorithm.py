@@ -38,7 +38,7 @@ _WORTH_WORKERS = 100e-6
 
 
 class Algorithm:
-    """One algorithm with its environments. Subclasses (PPO, A2C, PG) name their settings and their learner.
+    """One algorithm with its environments. Subclasses (PPO, A2C, PG, DQN) name their settings and learner.
 
     >>> with PPO(env="CartPole-v1", config={"num_workers": 2}) as trainer:
     ...     for _ in range(10):

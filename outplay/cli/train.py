@@ -22,7 +22,7 @@ def train(
     recipe: Annotated[str | None, typer.Argument(help="A recipe that ships: `outplay recipes` lists them.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="An experiment file (YAML).")] = None,
     env: Annotated[str | None, typer.Option(help="A Gymnasium id, or an import path (module:Class).")] = None,
-    run: Annotated[str | None, typer.Option(help="The algorithm: PG, A2C or PPO (the default).")] = None,
+    run: Annotated[str | None, typer.Option(help="The algorithm: PG, A2C, DQN or PPO (the default).")] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE: end when the metric reaches it; repeatable.")
     ] = None,
