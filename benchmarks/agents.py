@@ -3,9 +3,10 @@
     python benchmarks/agents.py [--agents 16] [--rounds 3]
 
 Each agent is a process with one environment that sleeps at random, 5 ms on average: 1 of 100 steps takes 200 ms, the
-others 3 ms, exponentially distributed. What an agent can give is measured with one agent alone, which collects without
-anybody to wait for. Then DQN with `async: true` trains with all of them, and once more synchronously, where an
-iteration waits for the slowest. Each round measures all three; the median of the rounds' ratios is printed.
+others 3 ms, exponentially distributed. What agents can give is measured with nobody to wait for: each collects on its
+own, all at once, for the machine's cores are what they share; also one alone, times their number. Then DQN with
+`async: true` trains with all of them, and once more synchronously, where an iteration waits for the slowest. Each round
+measures all of it; the medians of the rounds' ratios are printed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 from outplay import DQN
 
 SLOW, SHARE, MEAN = 0.2, 0.01, 0.005
-STEPS = 12_000  # of all agents, that are measured
+SECONDS = 6.0  # that are measured
 
 
 class Sleepy(gymnasium.Env[Any, Any]):
@@ -46,34 +47,35 @@ class Sleepy(gymnasium.Env[Any, Any]):
 
 
 def config(agents: int, **more: Any) -> dict[str, Any]:
-    settings = {"num_envs": agents, "num_env_groups": agents, "num_workers": agents, "rollout_fragment_length": 16}
-    learning = {"train_batch_size": 16 * agents, "training_intensity": 0.05, "learning_starts": 256}
+    settings = {"num_envs": agents, "num_env_groups": agents, "num_workers": agents, "rollout_fragment_length": 32}
+    learning = {"train_batch_size": 32 * agents, "training_intensity": 1 / 32, "learning_starts": 256}
     return {**settings, **learning, **more}
 
 
-def alone() -> float:
-    """Steps per second of one agent that nobody else disturbs: the time is taken where it steps."""
-    with DQN(env=Sleepy, config=config(1, learning_starts=50_000)) as trainer:
+def freely(agents: int) -> float:
+    """Steps per second of agents that nobody waits for or talks to; the time is taken where they step."""
+
+    def collect(worker: Any) -> float:
+        weights = worker.policy.snapshot(worker.policy.version)
+        steps, started = 0, time.perf_counter()
+        while (seconds := time.perf_counter() - started) < SECONDS:
+            steps += sum(fragment.steps for fragment in worker.collect(weights))
+        return steps / seconds
+
+    with DQN(env=Sleepy, config=config(agents)) as trainer:
         trainer.train()
-
-        def collect(worker: Any) -> float:
-            weights = worker.policy.snapshot(worker.policy.version)
-            started = time.perf_counter()
-            steps = sum(f.steps for _ in range(STEPS // 16 // 16) for f in worker.collect(weights))
-            return steps / (time.perf_counter() - started)
-
-        return float(trainer.workers.foreach_worker(collect)[0])
+        return float(sum(trainer.workers.foreach_worker(collect)))
 
 
-def together(agents: int, beside: bool, steps: int) -> tuple[float, dict[str, float]]:
+def together(agents: int, beside: bool) -> tuple[float, dict[str, float]]:
     """Steps per second of all agents, with a learner."""
     with DQN(env=Sleepy, config=config(agents, **{"async": beside})) as trainer:
-        while trainer.timesteps < 32 * agents:
+        while trainer.timesteps < 64 * agents:
             trainer.train()
         before, started = trainer.timesteps, time.perf_counter()
-        while trainer.timesteps - before < steps:
+        while (seconds := time.perf_counter() - started) < SECONDS:
             result = trainer.train()
-        return (trainer.timesteps - before) / (time.perf_counter() - started), result["learner"]
+        return (trainer.timesteps - before) / seconds, result["learner"]
 
 
 def main() -> None:
@@ -82,20 +84,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     load = os.getloadavg()[0]
-    ratios, waiting = [], []
+    ratios: dict[str, list[float]] = {"async": [], "async, over one alone": [], "synchronous": []}
     for _ in range(args.rounds):
-        can = alone() * args.agents
-        gives, figures = together(args.agents, True, STEPS)
-        synchronous, _ = together(args.agents, False, STEPS // 4)
-        ratios.append(gives / can)
-        waiting.append(synchronous / can)
+        alone, can = freely(1) * args.agents, freely(args.agents)
+        gives, figures = together(args.agents, True)
+        synchronous, _ = together(args.agents, False)
+        for name, ratio in zip(ratios, (gives / can, gives / alone, synchronous / can), strict=True):
+            ratios[name].append(ratio)
         print(
-            f"{args.agents} agents can give {can:,.0f} steps/s; side by side with the learner {gives:,.0f} "
-            f"({gives / can:.1%}, policy lag {figures['policy_lag']:.1f} updates, at most "
-            f"{figures['policy_lag_max']:.0f}), synchronously {synchronous:,.0f} ({synchronous / can:.1%})",
+            f"{args.agents} agents can give {can:,.0f} steps/s ({args.agents} times one alone: {alone:,.0f}); beside "
+            f"the learner they give {gives:,.0f} ({gives / can:.1%}), synchronously {synchronous:,.0f} "
+            f"({synchronous / can:.1%}); policy lag {figures['policy_lag']:.1f} updates, at most "
+            f"{figures['policy_lag_max']:.0f}; updates {figures['updates']:.0f}",
             flush=True,
         )
-    print(f"median: async {statistics.median(ratios):.1%}, synchronous {statistics.median(waiting):.1%}")
+    print("medians: " + "; ".join(f"{name} {statistics.median(values):.1%}" for name, values in ratios.items()))
     print(f"{os.cpu_count()} cores, load {load:.2f} at the start")
 
 

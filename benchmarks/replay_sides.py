@@ -70,19 +70,16 @@ def sb3(kind: str) -> dict[str, float]:
 def tuples(kind: str) -> dict[str, float]:
     buffer: deque[Any] = deque(maxlen=STEPS * LANES)
     observations, actions, rewards, ends = experience(kind)
+    dtype = SHAPES[kind][1]
     rng = np.random.default_rng(0)
 
     def add() -> int:
-        for t in range(STEPS - 1):
-            for lane in range(LANES):
-                step = (
-                    observations[t, lane],
-                    actions[t, lane],
-                    rewards[t, lane],
-                    observations[t + 1, lane],
-                    ends[t, lane],
-                )
-                buffer.append(step)
+        for lane in range(LANES):
+            state = observations[0, lane].astype(dtype)
+            for t in range(STEPS - 1):
+                next_state = observations[t + 1, lane].astype(dtype)  # a copy of its own, as a step returns it
+                buffer.append((state, actions[t, lane], rewards[t, lane], next_state, ends[t, lane]))
+                state = next_state
         return (STEPS - 1) * LANES
 
     def draw() -> int:

@@ -220,13 +220,17 @@ class Replay:
             taken = counts.sum(1)
             last = times + taken - 1
         terminated, truncated = self.terminated[last % self.slots, lanes], self.truncated[last % self.slots, lanes]
-        # Nothing comes after a termination: any observation will do.
-        following = self.observations_at(last + ~(terminated | truncated), lanes)
+        # Nothing comes after a termination: any observation will do. All in one go, and in one piece of memory.
+        after = last + ~(terminated | truncated)
+        seen = self.observations_at(np.concatenate([times, after]), np.concatenate([lanes, lanes]))
+        observations, following = (
+            tuple(leaf[part] for leaf in seen) for part in (slice(len(times)), slice(len(times), None))
+        )
         for row in np.flatnonzero(truncated & ~terminated).tolist():
             for leaf, value in zip(following, self.finals[int(lanes[row])][int(last[row])], strict=True):
                 leaf[row] = value
         return Transitions(
-            self.observations_at(times, lanes),
+            observations,
             self.actions[slots, lanes],
             rewards,
             following,
@@ -376,11 +380,11 @@ class PrioritizedReplay(Replay):
         lane = lanes.start  # they move on together
         known, gone = int(self.newest[lane]), int(self.oldest[lane])
         super().add(fragment, rewards, over)
-        oldest, newest, added = int(self.oldest[lane]), int(self.newest[lane]), int(self.added[lane])
-        # What can no longer be drawn, or not yet; then what can be drawn from now on.
-        self._set(lanes, range(gone, oldest), np.array(0.0))
-        self._set(lanes, range(max(known, newest), added), np.array(0.0))
-        self._set(lanes, range(max(known, oldest), newest), np.array(self.highest**self.alpha))
+        oldest, newest = int(self.oldest[lane]), int(self.newest[lane])
+        # What can no longer be drawn, among it all that was overwritten; and what can be drawn from now on.
+        old, new = self._places(lanes, range(gone, oldest)), self._places(lanes, range(max(known, oldest), newest))
+        values = np.concatenate([np.zeros(len(old)), np.full(len(new), self.highest**self.alpha)])
+        self.tree.set(np.concatenate([old, new]), values)
 
     def _places(self, lanes: slice, times: range) -> Array:
         slots = np.arange(times.start, times.stop) % self.slots

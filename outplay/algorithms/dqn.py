@@ -188,8 +188,7 @@ class DQNLearner(Learner[DQNConfig]):
         for fragment in fragments:
             if self.replay.is_ready and self.replay.steps >= self.config.learning_starts:
                 self.owed += fragment.steps * self.config.training_intensity
-            part = join([fragment])
-            self.replay.add(fragment, self.rewards(part), self.over(part))
+            self.replay.add(fragment, self.rewards(fragment), self.over(fragment))
 
     @property
     def due(self) -> int:
@@ -202,6 +201,8 @@ class DQNLearner(Learner[DQNConfig]):
         end = float(config.prioritized_replay_beta_timesteps)
         beta = at([(0.0, config.prioritized_replay_beta), (end, 1.0)], 1.0, self.timesteps)
         rngs = (stream(config.seed, "replay", self.updates + i) for i in range(updates))
+        # Both networks see observations normalised alike; only the parameters of the target stay behind.
+        self.target_flat[self._num_parameters :].copy_(self.policy.flat[self._num_parameters :].detach())
         for drawn in self.replay.draw(config.sgd_minibatch_size, rngs, beta):
             if config.noisy:
                 rng = stream(config.seed, "noise", self.updates)
@@ -218,12 +219,11 @@ class DQNLearner(Learner[DQNConfig]):
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """One more update was made: the target follows, if it is time, with the normalisers of the network."""
+        """One more update was made: the target follows, if it is time."""
         self.updates += 1
         if self.updates % self.config.target_network_update_freq == 0:
-            own, target = self.policy.flat, self.target_flat
-            target[: self._num_parameters].lerp_(own[: self._num_parameters].detach(), self.config.tau)
-            target[self._num_parameters :].copy_(own[self._num_parameters :])
+            end = self._num_parameters
+            self.target_flat[:end].lerp_(self.policy.flat[:end].detach(), self.config.tau)
 
     def losses(self, drawn: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         """(loss, how wrong the network was, value of the action that was taken) of each transition, (B,) each."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outplay import returns
 from outplay.config import AlgorithmConfig, at
-from outplay.fragments import Batch
+from outplay.fragments import Batch, Fragment
 from outplay.metrics import RunningMoments
 from outplay.optimizers import Optimizer
 from outplay.policies import ActorCritic, Policy, is_normalisable
@@ -104,13 +104,13 @@ class Learner(Generic[C]):
 
     # What an update is made of.
 
-    def rewards(self, batch: Batch) -> Array:
+    def rewards(self, batch: Batch | Fragment) -> Array:
         """Rewards as they are learned from."""
         scaled = batch.rewards * np.float32(self.config.reward_scale)
         limit = self.config.clip_rewards
         return scaled if limit is None else scaled.clip(-limit, limit)
 
-    def over(self, batch: Batch) -> Array:
+    def over(self, batch: Batch | Fragment) -> Array:
         """Where nothing that comes later counts: at a termination, and at rewards if returns are cut there."""
         if not self.config.cut_returns_at_rewards:
             return batch.terminated

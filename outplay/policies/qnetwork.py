@@ -114,7 +114,7 @@ class QNetwork(Network):
         """The values of the actions, (B, A), from what the network says."""
         if self.kind == "c51":
             return (outputs.softmax(-1) * self.atoms).sum(-1)
-        return outputs.mean(-1)
+        return outputs.squeeze(-1) if self.num_atoms == 1 else outputs.mean(-1)
 
     def values(self, observations: tuple[Tensor, ...]) -> Tensor:
         return self.expected(self(observations))

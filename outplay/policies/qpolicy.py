@@ -93,5 +93,5 @@ class QPolicy(Policy):
         if not explore:
             return best
         rows, actions = params.shape
-        drawn = rng.integers(0, actions, rows)
-        return np.where(rng.random(rows) < float(self.q_network.epsilon) ** self._exponents, drawn, best)
+        at_random = rng.random(rows) < self.q_network.epsilon.item() ** self._exponents
+        return np.where(at_random, rng.integers(0, actions, rows), best) if at_random.any() else best

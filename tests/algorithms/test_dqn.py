@@ -375,3 +375,14 @@ def test_a_damaged_segment_is_told_and_an_older_checkpoint_taken(
     assert ours.iteration == 7
     assert "going back to checkpoint_000007" in caplog.text
     ours.stop()
+
+
+def test_both_networks_see_observations_normalised_alike() -> None:
+    with trainer(probes.Walk, normalize_observations=True, target_network_update_freq=10_000) as ours:
+        train(ours, 5)
+        before = ours.policy.q_network.observation_mean_0.clone()
+        ours.train()  # learns with the normaliser as it was, and then moves it
+        learner = learner_of(ours)
+        assert learner.target.observation_mean_0.equal(before)
+        assert not ours.policy.q_network.observation_mean_0.equal(before)
+        assert not learner.target_flat[: learner._num_parameters].equal(ours.policy.flat[: learner._num_parameters])
