@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -141,6 +143,24 @@ class Walk(gymnasium.Env[Any, Any]):
 
     def _observe(self) -> np.ndarray:
         return np.array([self.place, self.steps / self.length], np.float32)
+
+
+class Stuck(Walk):
+    """Once there is a file `armed`, the first environment to see it stands still until there is a file `go`."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+        self.stuck = False
+
+    def step(self, action: Any) -> Any:
+        if not self.stuck and (self.folder / "armed").exists():
+            with contextlib.suppress(FileExistsError):
+                (self.folder / "taken").touch(exist_ok=False)
+                self.stuck = True
+        while self.stuck and not (self.folder / "go").exists():
+            time.sleep(0.01)
+        return super().step(action)
 
 
 class Restless(Walk):

@@ -498,6 +498,16 @@ def test_the_recipe_of_the_readme_solves_cartpole(cli: Callable[..., Outcome]) -
     assert last["episodes_total"] >= 20
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_recipe_cartpole_dqn_solves_it_within_50_000_steps(cli: Callable[..., Outcome]) -> None:
+    code, out, _ = cli("train", "cartpole-dqn", "--json")
+    assert code == 0
+    last = json.loads(out.splitlines()[-1])
+    assert last["episode_return_mean"] >= 475
+    assert last["timesteps_total"] <= 50_000
+
+
 def test_pong_pg_prints_a_line_per_game_and_goes_on_where_it_was(cli: Callable[..., Outcome], tmp_path: Path) -> None:
     short = ["--config", "max_episode_steps=60", "--num-workers", "0"]
     code, out, _ = cli("train", "pong-pg", "--batch-size", "2", *short, "--stop", "training_iteration=10")

@@ -391,7 +391,7 @@ class Algorithm:
         saving.check_fits(self, saved.state)
         self._drop_workers(None)
         self._states = saving.restore_state(self, saved)
-        self._saved_in, self._reported = found, self.timesteps
+        self._saved_in, self._reported, self._returns = found, self.timesteps, []
 
     @classmethod
     def from_checkpoint(
@@ -420,11 +420,14 @@ class Algorithm:
         saved = read_checkpoint(find_checkpoint(checkpoint), with_segments=False)
         saving.check_spaces(self, saved.state)
         self.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
+        self.learner.begin_from_weights()
 
     def stop(self) -> None:
         """Close the environments and end the workers. Trained further, they go on where they were."""
-        self._rest()
-        self._drop_workers(self._present_states())
+        try:
+            self._rest()
+        finally:
+            self._drop_workers(self._present_states())
         if self._evaluator is not None:
             self._evaluator.stop()
             self._evaluator = None

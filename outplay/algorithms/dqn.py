@@ -174,6 +174,10 @@ class DQNLearner(Learner[DQNConfig]):
             self._replay = ShardedReplay(spec, groups, shards) if shards else spec.make(groups)
         return self._replay
 
+    def begin_from_weights(self) -> None:
+        self._set_epsilon()  # this run's, not that of the other one's end
+        self.target_flat.copy_(self.policy.flat.detach())
+
     # Learning.
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002

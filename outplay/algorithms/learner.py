@@ -98,6 +98,9 @@ class Learner(Generic[C]):
     def model(self) -> ActorCritic:
         return self.policy.model
 
+    def begin_from_weights(self) -> None:
+        """The network was given weights of another run: what follows from them is set anew."""
+
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
         """Learn from a Batch: the metrics of it. `timesteps` before it, `iteration` that it belongs to."""
         raise TypeError(f"{type(self).__name__} does not say how it learns")

@@ -297,6 +297,20 @@ def test_an_agent_that_dies_is_replaced() -> None:
 
 
 @pytest.mark.usefixtures("process_engine")
+def test_the_learner_does_not_wait_for_the_slowest_agent(tmp_path: Path) -> None:
+    with trainer(probes.Stuck, **{**BESIDE, "num_env_groups": 2}, env_config={"folder": str(tmp_path)}) as ours:
+        ours.train()
+        (tmp_path / "armed").touch()
+        before = learner_of(ours).updates
+        train(ours, 6)  # with the other agent alone
+        assert (tmp_path / "taken").exists()
+        assert learner_of(ours).updates > before
+        (tmp_path / "go").touch()
+        ours.evaluate()  # comes to rest: with what the slow one has now
+        assert ours.timesteps == sum(state.fragments * state.lanes for state in ours.workers.states) * 16
+
+
+@pytest.mark.usefixtures("process_engine")
 def test_neither_side_floods_the_other() -> None:
     """The learner is made slow by its intensity: agents wait for it, and no more than allowed is due."""
     with trainer(probes.Walk, **BESIDE, training_intensity=8.0, most_updates_behind=100) as ours:
@@ -386,3 +400,16 @@ def test_both_networks_see_observations_normalised_alike() -> None:
         assert learner.target.observation_mean_0.equal(before)
         assert not ours.policy.q_network.observation_mean_0.equal(before)
         assert not learner.target_flat[: learner._num_parameters].equal(ours.policy.flat[: learner._num_parameters])
+
+
+def test_a_new_run_from_old_weights_has_their_target_and_its_own_epsilon(tmp_path: Path) -> None:
+    with trainer(probes.Match) as first:
+        train(first, 60)
+        path = first.save(tmp_path)
+    with trainer(probes.Match) as second:
+        second.load_weights(path)
+        learner = learner_of(second)
+        end = learner._num_parameters
+        assert learner.target_flat[:end].equal(first.policy.flat[:end])
+        assert float(learner.q_network.epsilon) == 1.0
+        assert second.train()["learner"]["updates"] == 0
