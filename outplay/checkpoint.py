@@ -23,7 +23,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,24 @@ class Checkpoint:
     segments: Mapping[str, Callable[[], Arrays]] = field(default_factory=dict)  # by name: how to get what is in them
 
 
-def write_checkpoint(checkpoint: Checkpoint, folder: Path, before: Path | None = None) -> Path:
+@dataclass
+class OnDisk:
+    """Segments that were written to, or read from, a checkpoint: the hash of each by its name."""
+
+    folder: Path | None = None
+    hashes: dict[str, str] = field(default_factory=dict)
+
+    def present(self) -> set[str]:
+        """Those that are still there, and still the same."""
+        return (
+            set() if self.folder is None else {n for n, h in hashes_in(self.folder).items() if self.hashes.get(n) == h}
+        )
+
+
+def write_checkpoint(checkpoint: Checkpoint, folder: Path, before: OnDisk | None = None) -> OnDisk:
     """Write a checkpoint to `folder`. If that fails, nothing is left of it and what was there before still is.
 
-    Segments that the checkpoint `before` has are not written again.
+    Segments that are there `before` are not written again.
     """
     from safetensors.numpy import save as save_arrays
     from safetensors.torch import save
@@ -80,7 +94,8 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, before: Path | None =
         temporary.mkdir()
         for name, data in files.items():
             write_file(temporary / name, data)
-        hashes |= _write_segments(checkpoint, temporary, before)
+        segments = _write_segments(checkpoint, temporary, before or OnDisk())
+        hashes |= {_segment_file(name): value for name, value in segments.items()}
         write_file(temporary / "manifest.json", json.dumps(hashes, indent=1).encode())
         _sync_folder(temporary)
         _swap(temporary, folder)
@@ -89,26 +104,26 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, before: Path | None =
         raise RunError(f"the checkpoint {folder} could not be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return folder
+    return OnDisk(folder, segments)
 
 
-def _write_segments(checkpoint: Checkpoint, folder: Path, before: Path | None) -> dict[str, str]:
-    """Link or write all segments; their hashes, by the names of their files."""
+def _write_segments(checkpoint: Checkpoint, folder: Path, before: OnDisk) -> dict[str, str]:
+    """Link or write all segments; their hashes by name."""
     from safetensors.numpy import save
 
-    known = {} if before is None else _segment_hashes(before)
+    known = before.present()
     hashes = {}
     if checkpoint.segments:
         (folder / _SEGMENTS).mkdir()
     for name, read in checkpoint.segments.items():
-        file = f"{_SEGMENTS}/{name}.safetensors"
-        if before is not None and file in known:
-            _link(before / file, folder / file)
-            hashes[file] = known[file]
+        file = folder / _segment_file(name)
+        if before.folder is not None and name in known:
+            _link(before.folder / _segment_file(name), file)
+            hashes[name] = before.hashes[name]
         else:
             data = save({k: np.ascontiguousarray(array) for k, array in read().items()})
-            write_file(folder / file, data)
-            hashes[file] = hashlib.sha256(data).hexdigest()
+            write_file(file, data)
+            hashes[name] = hashlib.sha256(data).hexdigest()
     if checkpoint.segments:
         _sync_folder(folder / _SEGMENTS)
     return hashes
@@ -123,18 +138,18 @@ def _link(old: Path, new: Path) -> None:
             os.fsync(file.fileno())
 
 
-def _segment_hashes(folder: Path) -> dict[str, str]:
-    """Of the segments that a checkpoint has; none if it is not there any more."""
+def _segment_file(name: str) -> str:
+    return f"{_SEGMENTS}/{name}.safetensors"
+
+
+def hashes_in(folder: Path) -> dict[str, str]:
+    """The hashes of the segments that a checkpoint has, by name; none if it is not there any more."""
     try:
         hashes = json.loads((folder / "manifest.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    return {file: h for file, h in hashes.items() if _SEGMENT.match(file) and (folder / file).is_file()}
-
-
-def segments_in(folder: Path | None) -> Collection[str]:
-    """The names of the segments that a checkpoint has."""
-    return [] if folder is None else [Path(file).stem for file in _segment_hashes(folder)]
+    found = {match[1]: value for file, value in hashes.items() if (match := _SEGMENT.match(file))}
+    return {name: value for name, value in found.items() if (folder / _segment_file(name)).is_file()}
 
 
 def _swap(new: Path, folder: Path) -> None:
@@ -230,8 +245,11 @@ def name_of(iteration: int) -> str:
     return f"checkpoint_{iteration:06d}"
 
 
-def find_checkpoint(path: str | Path) -> Path:
-    """A checkpoint from what a user wrote: itself, a file in it, or the run that it belongs to (its newest)."""
+def find_checkpoint(path: str | Path, with_segments: bool = True) -> Path:
+    """A checkpoint from what a user wrote: itself, a file in it, or the run that it belongs to (its newest).
+
+    Without segments, which are large, those are not verified.
+    """
     path = Path(path).expanduser()
     if (path / "manifest.json").exists():
         return path
@@ -239,18 +257,18 @@ def find_checkpoint(path: str | Path) -> Path:
         return path.parent
     for folder in (path, path / "checkpoints"):
         if found := checkpoints_in(folder):
-            return newest_valid(found)
+            return newest_valid(found, with_segments)
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint and no run at {path}")
     raise CheckpointError(f"{path} is no checkpoint and holds none")
 
 
-def newest_valid(checkpoints: list[Path]) -> Path:
+def newest_valid(checkpoints: list[Path], with_segments: bool = True) -> Path:
     """The newest checkpoint that is not damaged; says so if that is not the newest of all."""
     damaged: list[str] = []
     for path in reversed(checkpoints):
         try:
-            read_checkpoint(path)
+            read_checkpoint(path, with_segments)
         except DamagedCheckpointError as error:
             damaged.append(str(error))
             continue

@@ -233,6 +233,18 @@ class AlgorithmConfig(Settings):
             raise ValueError(f"framework {framework!r} is not supported; 'torch' is the only one")
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name_each(cls, data: Any) -> Any:
+        """Some settings have two names (`lambda` and `lambda_`). If both are given, what was given later holds."""
+        if isinstance(data, dict):
+            order = list(data)
+            pairs = [(name, f.alias) for name, f in cls.model_fields.items() if f.alias]
+            both = [pair for pair in pairs if pair[0] in data and pair[1] in data]
+            earlier = {min(pair, key=order.index) for pair in both}
+            data = {key: value for key, value in data.items() if key not in earlier}
+        return data
+
     @property
     def total_envs(self) -> int:
         """`num_envs`, or what RLlib's num_envs_per_worker makes of it."""

@@ -49,6 +49,8 @@ class Fragment:
     running_returns: Array = field(default_factory=lambda: np.zeros(0))  # (E,): of the episodes that go on
     running_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)
     vector_state: dict[str, Any] | None = None  # after the last step, where the vector can be restored
+    number: int = 0  # how many the EnvGroup had collected before it
+    task: Any = None  # of the episodes that began in it
     wrongly_rebuilt: int = 0  # lanes that were rebuilt before it and are not as they were
     seconds: dict[str, float] = field(default_factory=dict)  # of the stages: act, step
 

@@ -20,7 +20,7 @@ from outplay.engine.remote import ActorHandle, remote
 from outplay.engine.slots import count_cpus
 from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector, split_envs
 from outplay.envs.group import LONGEST_EPISODE, take_turns
-from outplay.errors import ActorDiedError, EnvError, OutplayError, RunError, TaskError
+from outplay.errors import ActorDiedError, EnvError, ObjectLostError, OutplayError, RunError, TaskError
 from outplay.fragments import Fragment
 from outplay.policies import ActionScaling, Policy, Weights
 from outplay.streams import seed_for, stream
@@ -73,13 +73,13 @@ class EpisodeResults:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def torch_threads(number: int) -> Iterator[None]:
     """Acting runs on one thread wherever it runs: small batches gain nothing from more."""
     before = torch.get_num_threads()
-    if before == 1:
+    if before == number:
         yield
         return
-    torch.set_num_threads(1)
+    torch.set_num_threads(number)
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ class RolloutWorker:
             for group in self.groups.values():
                 group.set_task(task)
         total = sum(spec.group_sizes)
-        with one_thread():
+        with torch_threads(1):
             return take_turns(
                 [
                     group.collecting(
@@ -154,7 +154,7 @@ class RolloutWorker:
             self._evaluation[episodes] = [
                 make_vector(self.spec.env, size, self.num_threads, apart=True) for size in sizes
             ]
-        with one_thread():
+        with torch_threads(1):
             parts = take_turns(
                 [
                     playing_episodes(
@@ -306,6 +306,7 @@ class WorkerPool:
         self._arguments = arguments
         self.replaced = 0
         self._deaths = [0] * num_workers  # of each, since it last answered
+        self.generations = [0] * num_workers  # of each: how often it was replaced
         self.local = None if num_workers else RolloutWorker(count_cpus(), *arguments(0))
         self.remote = [self._start(index) for index in range(num_workers)]
 
@@ -346,13 +347,14 @@ class WorkerPool:
         """The result of a call; None if the worker died over it, and is replaced now."""
         try:
             result = engine.get(call)
-        except ActorDiedError as error:
+        except (ActorDiedError, ObjectLostError) as error:
             _raise_cause(error)
             self._deaths[place] += 1
             if self._deaths[place] > _MOST_DEATHS:
                 raise RunError(f"worker {place} died {self._deaths[place]} times in a row; last: {error}") from error
             log.warning("worker %d died and is replaced; its environments are built again", place)
             self.replaced += 1
+            self.generations[place] += 1
             self.remote[place] = self._start(place)
             return None
         except TaskError as error:
@@ -375,5 +377,5 @@ def _raise_cause(error: BaseException) -> None:
     cause = error.__cause__
     while isinstance(cause, TaskError):
         cause = cause.__cause__
-    if isinstance(cause, OutplayError) and not isinstance(cause, ActorDiedError):
+    if isinstance(cause, OutplayError) and not isinstance(cause, (ActorDiedError, ObjectLostError)):
         raise cause from error

@@ -146,6 +146,9 @@ class Run:
         except OutplayError as error:
             self._after_failure(last, error)
             raise
+        except BaseException:
+            self.algorithm.abandon()
+            raise
         finally:
             for sink in sinks:
                 sink.close()
@@ -158,7 +161,7 @@ class Run:
             if isinstance(error, EnvError) and self.algorithm.iteration > 0:
                 self.save()
             self._beat("failed", last, force=True, error=str(error).splitlines()[0])
-        except RunError as second:
+        except OutplayError as second:
             log.warning("%s", second)
 
     def _open(self, sinks: list[Sink], kept: list[dict[str, Any]]) -> None:
@@ -307,14 +310,14 @@ def _refuse_if_running(folder: Path) -> None:
 
 
 def find_saved(path: str | Path, results: Path) -> Path:
-    """A checkpoint from what a user wrote: itself, or a run as `find_run` finds it (its newest checkpoint)."""
+    """A checkpoint, for its weights, from what a user wrote: itself, or a run as `find_run` finds it (its newest)."""
     try:
-        return find_checkpoint(path)
+        return find_checkpoint(path, with_segments=False)
     except CheckpointError:
         given = Path(path).expanduser()
         if given.exists() and not list(given.glob("*/config.yaml")):
             raise
-    return find_checkpoint(find_run(path, results))
+    return find_checkpoint(find_run(path, results), with_segments=False)
 
 
 def _best_of(results: list[dict[str, Any]]) -> tuple[float, int] | None:

@@ -146,7 +146,10 @@ class Walk(gymnasium.Env[Any, Any]):
 
 
 class Stuck(Walk):
-    """Once there is a file `armed`, the first environment to see it stands still until there is a file `go`."""
+    """Once there is a file `armed`, the first environment to see it stands still until there is a file `go`.
+
+    Then it goes on; or it raises, if there is a file `fail`.
+    """
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -160,6 +163,8 @@ class Stuck(Walk):
                 self.stuck = True
         while self.stuck and not (self.folder / "go").exists():
             time.sleep(0.01)
+        if self.stuck and (self.folder / "fail").exists():
+            raise RuntimeError("the gripper is stuck")
         return super().step(action)
 
 

@@ -78,7 +78,7 @@ def test_algorithms_by_name() -> None:
     }  # fmt: skip
     with pytest.raises(ConfigError, match=r"no algorithm 'PPPO'. Did you mean 'PPO'?"):
         find_algorithm("PPPO")
-    assert set(ALGORITHMS) == {"PG", "A2C", "PPO"}
+    assert set(ALGORITHMS) == {"PG", "A2C", "PPO", "DQN"}
 
 
 @given(

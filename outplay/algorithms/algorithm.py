@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,20 +13,27 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from outplay import spaces
 from outplay.algorithms import saving
 from outplay.algorithms.learner import Learner
-from outplay.checkpoint import find_checkpoint, name_of, read_checkpoint, read_state, segments_in, write_checkpoint
+from outplay.checkpoint import (
+    OnDisk,
+    find_checkpoint,
+    hashes_in,
+    name_of,
+    read_checkpoint,
+    read_state,
+    write_checkpoint,
+)
 from outplay.config import AlgorithmConfig, plain, validated
 from outplay.engine.slots import count_cpus
 from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
-from outplay.errors import ConfigError, EnvError
+from outplay.errors import ConfigError
 from outplay.evaluation import Evaluator
 from outplay.fragments import Fragment, join
 from outplay.metrics import EpisodeWindow, Timers
 from outplay.policies import Policy, Weights
 from outplay.results import new_run_folder, results_folder
-from outplay.rollout import PolicySpec, RolloutSpec, WorkerSet
+from outplay.rollout import PolicySpec, RolloutSpec, WorkerSet, torch_threads
 from outplay.streams import stream
 
 log = logging.getLogger("outplay")
@@ -96,7 +103,7 @@ class Algorithm:
         self._evaluator: Evaluator | None = None
         self._task_env: Any = None
         self._folder: Path | None = None
-        self._saved_in: Path | None = None  # the checkpoint that was written or read last
+        self._on_disk = OnDisk()  # the segments of the checkpoint that was written or read last
         self._reported = 0  # timesteps up to the last result
         self._returns: list[float] = []  # of the episodes since then
         self._action_rng = stream(self.config.seed, "single actions")
@@ -210,11 +217,12 @@ class Algorithm:
             fragments = self._collect()
         with self.timers("join"):
             batch = join(fragments)
+        before = self.timesteps
+        self._count(fragments)
         with self.timers("learn"), self._learner_threads():
-            metrics = self.learner.update(batch, self.timesteps, self.iteration)
+            metrics = self.learner.update(batch, before, self.iteration)
             if self.config.normalize_observations:
                 self.learner.normalise_observations(batch)
-        self._count(fragments)
         return metrics
 
     def _count(self, fragments: list[Fragment]) -> None:
@@ -267,16 +275,9 @@ class Algorithm:
             self._workers = None
         self._states = states
 
-    @contextmanager
-    def _learner_threads(self) -> Iterator[None]:
-        before = torch.get_num_threads()
-        wanted = self.config.learner_threads
-        assert isinstance(wanted, int)
-        torch.set_num_threads(wanted)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    def _learner_threads(self) -> AbstractContextManager[None]:
+        assert isinstance(self.config.learner_threads, int)
+        return torch_threads(self.config.learner_threads)
 
     def _next_task(self, result: dict[str, Any]) -> None:
         """Curriculum: what episodes that start from now on are about. None: what they were about before."""
@@ -305,7 +306,7 @@ class Algorithm:
         self._rest()
         policy = self.policy
         if checkpoint is not None:
-            saved = read_checkpoint(find_checkpoint(checkpoint), with_segments=False)
+            saved = read_checkpoint(find_checkpoint(checkpoint, with_segments=False), with_segments=False)
             saving.check_fits(self, saved.state)
             policy = self._policy_spec().make()
             policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
@@ -349,18 +350,8 @@ class Algorithm:
     def _act(
         self, observations: Mapping[Any, Any], state: dict[str, Any] | None, explore: bool | None
     ) -> tuple[dict[Any, Any], dict[str, Any], dict[str, np.ndarray]]:
-        if not isinstance(observations, Mapping):
-            raise ConfigError("compute_actions() takes observations by name, as {'a': observation, …}")
-        rows = spaces.empty(self.policy.leaves, len(observations))
-        for row, observation in enumerate(observations.values()):
-            spaces.write(observation, self.policy.leaves, rows, row, "this is")
-        for leaf, values in zip(self.policy.leaves, rows, strict=True):
-            if problem := spaces.problem_in(leaf, values):
-                raise EnvError(f"this is an {leaf.name} that {problem}")
         chosen = self.config.explore if explore is None else explore
-        actions, next_state, extras = self.policy.act(rows, state or {}, chosen, self._action_rng)
-        in_env = self.policy.to_env(actions)
-        return {name: _plain(in_env[row]) for row, name in enumerate(observations)}, next_state, extras
+        return self.policy.act_by_name(observations, state or {}, chosen, self._action_rng)
 
     def get_config(self) -> dict[str, Any]:
         """All settings, defaults included."""
@@ -372,12 +363,13 @@ class Algorithm:
         """Write a checkpoint; its path. Without a folder: under ~/outplay_results."""
         parent = Path(folder) if folder is not None else self._default_folder()
         self._rest()
-        checkpoint = saving.collect_state(self, segments_in(self._saved_in))
+        checkpoint = saving.collect_state(self, self._on_disk.present())
         if not checkpoint.state["exact"] and not self.inexact:
             self.inexact = "an episode is too long to be played again"
             log.warning("environment %r: %s, so a resumed run will not be exact", self.env_spec.name, self.inexact)
-        self._saved_in = write_checkpoint(checkpoint, parent / name_of(self.iteration), self._saved_in)
-        return str(self._saved_in)
+        folder = parent / name_of(self.iteration)
+        self._on_disk = write_checkpoint(checkpoint, folder, self._on_disk)
+        return str(folder)
 
     def _default_folder(self) -> Path:
         if self._folder is None:
@@ -390,8 +382,11 @@ class Algorithm:
         saved = read_checkpoint(found)
         saving.check_fits(self, saved.state)
         self._drop_workers(None)
-        self._states = saving.restore_state(self, saved)
-        self._saved_in, self._reported, self._returns = found, self.timesteps, []
+        self._on_disk = OnDisk()
+        self._states, taken = saving.restore_state(self, saved)
+        if taken:
+            self._on_disk = OnDisk(found, hashes_in(found))
+        self._reported, self._returns = self.timesteps, []
 
     @classmethod
     def from_checkpoint(
@@ -417,7 +412,7 @@ class Algorithm:
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Take the weights of a checkpoint and nothing else: a new run from old weights."""
-        saved = read_checkpoint(find_checkpoint(checkpoint), with_segments=False)
+        saved = read_checkpoint(find_checkpoint(checkpoint, with_segments=False), with_segments=False)
         saving.check_spaces(self, saved.state)
         self.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
         self.learner.begin_from_weights()
@@ -427,7 +422,7 @@ class Algorithm:
         try:
             self._rest()
         finally:
-            self._drop_workers(self._present_states())
+            self.abandon()
         if self._evaluator is not None:
             self._evaluator.stop()
             self._evaluator = None
@@ -435,13 +430,14 @@ class Algorithm:
             self._task_env.close()
             self._task_env = None
 
+    def abandon(self) -> None:
+        """End the workers without waiting for what is under way: it will be collected again."""
+        self._drop_workers(self._present_states())
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.abandon()
         self.stop()
-
-
-def _plain(action: Any) -> Any:
-    """A single number as Python's own, an array as it is."""
-    return action.item() if np.ndim(action) == 0 else action

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from torch import Tensor
 
 from outplay import qlearning
@@ -31,8 +32,7 @@ from outplay.fragments import Batch, Fragment, join
 from outplay.optimizers import check_norm
 from outplay.policies import Policy, QPolicy, Weights
 from outplay.policies.policy import flatten
-from outplay.replay import Replay, ReplaySpec, Transitions
-from outplay.shards import ShardedReplay
+from outplay.replay import Replay, ReplaySpec, ShardedReplay, Transitions
 from outplay.streams import stream
 
 Array = np.ndarray
@@ -40,6 +40,14 @@ Array = np.ndarray
 _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018
 _UPDATES_AT_A_TIME = 8  # before agents are looked after again
 _VERSIONS = 10_000  # of the Weights: whose updates are remembered
+
+
+def _is_true(value: Any) -> bool:
+    """As a setting that is true or false is read; what is neither is refused later, with its name."""
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        return False
 
 
 class EpsilonConfig(ExplorationConfig):
@@ -62,7 +70,8 @@ class DQNConfig(AlgorithmConfig):
 
     num_envs: Positive = Field(8, description="How many environments there are in all.")
     num_env_groups: Positive = Field(
-        1, description="Into how many EnvGroups they are split: at most so many workers have something to do."
+        1,
+        description="Into how many EnvGroups they are split, one worker each at most; with async as many as num_envs.",
     )
     train_batch_size: Positive = Field(256, description="Steps per iteration; at least so many are collected.")
     exploration_config: EpsilonConfig = Field(EpsilonConfig(), description="How often actions are drawn at random.")
@@ -113,8 +122,8 @@ class DQNConfig(AlgorithmConfig):
     @model_validator(mode="before")
     @classmethod
     def _for_async(cls, data: Any) -> Any:
-        if isinstance(data, dict) and (data.get("async") is True or data.get("async_") is True):
-            data = {"prioritized_replay": True, **data}
+        if isinstance(data, dict) and _is_true(data.get("async", data.get("async_", False))):
+            data = {"prioritized_replay": True, "num_env_groups": data.get("num_envs", 8), **data}
             given = data.get("exploration_config") or {}
             if isinstance(given, dict):
                 data["exploration_config"] = {**_APEX, **given}
@@ -163,19 +172,20 @@ class DQNLearner(Learner[DQNConfig]):
         self.owed = 0.0
         self.timesteps = 0
         self._pieces: list[dict[str, Tensor]] = []  # metrics of the updates since the last figures
-        self._set_epsilon()
+        self.set_epsilon()
 
     @property
     def replay(self) -> Replay | ShardedReplay:
         """Made when it is first needed, since it is large."""
         if self._replay is None:
-            shards = self.config.replay_shards
-            spec, groups = self.replay_spec, self.groups
-            self._replay = ShardedReplay(spec, groups, shards) if shards else spec.make(groups)
+            self._replay = self._make_replay()
         return self._replay
 
+    def _make_replay(self) -> Replay | ShardedReplay:
+        shards, spec, groups = self.config.replay_shards, self.replay_spec, self.groups
+        return ShardedReplay(spec, groups, shards) if shards else spec.make(groups)
+
     def begin_from_weights(self) -> None:
-        self._set_epsilon()  # this run's, not that of the other one's end
         self.target_flat.copy_(self.policy.flat.detach())
 
     # Learning.
@@ -188,7 +198,7 @@ class DQNLearner(Learner[DQNConfig]):
     def take(self, fragments: Sequence[Fragment], timesteps: int) -> None:
         """Keep these steps; there are `timesteps` in all now."""
         self.timesteps = timesteps
-        self._set_epsilon()
+        self.set_epsilon()
         for fragment in fragments:
             if self.replay.is_ready and self.replay.steps >= self.config.learning_starts:
                 self.owed += fragment.steps * self.config.training_intensity
@@ -204,10 +214,11 @@ class DQNLearner(Learner[DQNConfig]):
         lr = self.lr(self.timesteps)
         end = float(config.prioritized_replay_beta_timesteps)
         beta = at([(0.0, config.prioritized_replay_beta), (end, 1.0)], 1.0, self.timesteps)
-        rngs = (stream(config.seed, "replay", self.updates + i) for i in range(updates))
+        first = self.updates
+        rngs = (stream(config.seed, "replay", number) for number in range(first, first + updates))
         # Both networks see observations normalised alike; only the parameters of the target stay behind.
         self.target_flat[self._num_parameters :].copy_(self.policy.flat[self._num_parameters :].detach())
-        for drawn in self.replay.draw(config.sgd_minibatch_size, rngs, beta):
+        for drawn in self.replay.draw(config.sgd_minibatch_size, rngs, beta, first):
             if config.noisy:
                 rng = stream(config.seed, "noise", self.updates)
                 self.q_network.draw_noise(rng)
@@ -216,15 +227,17 @@ class DQNLearner(Learner[DQNConfig]):
             loss = (losses * self.tensor(drawn.weights)).mean()
             norm = self.optimizer.step(loss, lr, config.grad_clip)
             if config.prioritized_replay:
+                if not errors.isfinite().all():
+                    check_norm(math.nan, lr)
                 self.replay.update(drawn.places, errors.cpu().numpy())
             self._follow()
             self._pieces.append({"loss": loss.detach(), "q_mean": values.mean(), "grad_norm": norm})
-        self.owed -= updates
 
     @torch.no_grad()
     def _follow(self) -> None:
         """One more update was made: the target follows, if it is time."""
         self.updates += 1
+        self.owed -= 1
         if self.updates % self.config.target_network_update_freq == 0:
             end = self._num_parameters
             self.target_flat[:end].lerp_(self.policy.flat[:end].detach(), self.config.tau)
@@ -270,7 +283,8 @@ class DQNLearner(Learner[DQNConfig]):
         }
 
     @torch.no_grad()
-    def _set_epsilon(self) -> None:
+    def set_epsilon(self) -> None:
+        """To what it is to be after so many steps."""
         config = self.config.exploration_config
         points = [(0.0, config.initial_epsilon), (float(config.epsilon_timesteps), config.final_epsilon)]
         epsilon = at(config.epsilon_schedule or points, 0.0, self.timesteps)
@@ -281,24 +295,29 @@ class DQNLearner(Learner[DQNConfig]):
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         state, tensors = super().state()
         replay, arrays = self.replay.state()
-        state |= {"updates": self.updates, "owed": self.owed, "replay": replay, "groups": list(self.groups.values())}
+        state |= {"updates": self.updates, "owed": self.owed, "timesteps": self.timesteps}
+        state |= {"replay": replay, "groups": list(self.groups.values())}
         tensors |= {f"replay.{name}": self.tensor(array).cpu() for name, array in arrays.items()}
         return state, {**tensors, "target": self.target_flat}
 
     def segments(self, known: Collection[str]) -> Segments:
         return self.replay.segments(known)
 
-    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
         super().load(state, tensors, segments)
-        self.updates, self.owed = int(state["updates"]), float(state["owed"])
+        self.updates, self.owed, self.timesteps = int(state["updates"]), float(state["owed"]), int(state["timesteps"])
         self.target_flat.copy_(tensors["target"])
         self._replay = None
-        if state["groups"] != list(self.groups.values()):
-            return  # the environments begin anew, and so does the replay
+        if state["groups"] != list(self.groups.values()):  # the environments begin anew, and so does the replay
+            self.owed = 0.0
+            return False
+        replay = self._make_replay()
         arrays = {name[7:]: tensor.numpy() for name, tensor in tensors.items() if name.startswith("replay.")}
-        self.replay.load(state["replay"], arrays)
+        replay.load(state["replay"], arrays)
         for name in sorted(segments):
-            self.replay.write(name, segments[name]())
+            replay.write(name, segments[name]())
+        self._replay = replay  # now that all of it is there
+        return True
 
 
 class DQN(Algorithm):
@@ -319,6 +338,7 @@ class DQN(Algorithm):
     def _make_learner(self) -> DQNLearner:
         self._agents: Agents | None = None
         self._sent: Weights | None = None  # the newest version
+        self._sent_at = 0  # steps
         self._updates_at: dict[int, int] = {}  # of each version
         self._lags: list[int] = []  # in updates, of the Fragments since the last figures
         return DQNLearner(self.policy, self.config, self.env_spec.stacked_frames)
@@ -328,9 +348,10 @@ class DQN(Algorithm):
         if not self.config.async_:
             return super().num_workers
         wanted = self.config.num_workers
-        return min(count_cpus() if wanted == "auto" else int(wanted), len(self.group_sizes))
+        return min(count_cpus(), len(self.group_sizes)) if wanted == "auto" else int(wanted)
 
     def _iterate(self) -> dict[str, float]:
+        self.learner.set_epsilon()  # weights that were loaded have that of another run
         return self._iterate_async() if self.config.async_ else super()._iterate()
 
     def _iterate_async(self) -> dict[str, float]:
@@ -350,7 +371,7 @@ class DQN(Algorithm):
                     self.learner.learn(min(self.learner.due, _UPDATES_AT_A_TIME))
         except BaseException:
             # What was taken counts; what was under way is lost, and will be collected again.
-            self._drop_workers(self._present_states())
+            self.abandon()
             raise
         lags, self._lags = self._lags, []
         lag = {"policy_lag": float(np.mean(lags)), "policy_lag_max": float(max(lags))} if lags else {}
@@ -365,23 +386,29 @@ class DQN(Algorithm):
             self.learner.normalise_observations(join(fragments))
 
     def _newest_weights(self) -> Weights:
-        """A new version, if the learner has gone on far enough since the last."""
-        last = None if self._sent is None else self._updates_at[self._sent.version]
-        if self._sent is None or last is None or self.learner.updates - last >= self.config.weights_interval:
-            self._sent = self._snapshot()
+        """A new version, if the learner has gone on far enough since the last; or ε and normalisers, with the steps."""
+        learned = 0 if self._sent is None else self.learner.updates - self._updates_at[self._sent.version]
+        seen = self.timesteps - self._sent_at
+        if self._sent is None or learned >= self.config.weights_interval or seen >= self.config.least_steps:
+            self._sent, self._sent_at = self._snapshot(), self.timesteps
             self._updates_at[self._sent.version] = self.learner.updates
             self._updates_at.pop(self._sent.version - _VERSIONS, None)
         return self._sent
 
     def _drop_workers(self, states: list[GroupState] | None) -> None:
         self._agents = self._sent = None
+        self._lags = []
         super()._drop_workers(states)
 
     def _rest(self) -> None:
         if self._agents is None:
             return
-        while places := self._agents.under_way():
-            for place in places:
-                self._take(self._agents.take(place))
-        with self._learner_threads():
-            self.learner.learn(self.learner.due)
+        try:
+            while places := self._agents.under_way():
+                for place in places:
+                    self._take(self._agents.take(place))
+            with self._learner_threads():
+                self.learner.learn(self.learner.due)
+        except BaseException:
+            self.abandon()
+            raise

@@ -253,13 +253,15 @@ class Learner(Generic[C]):
         """What is written in pieces of which most never change, by name; `known` are those that are on disk already."""
         return {}
 
-    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:  # noqa: ARG002
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:  # noqa: ARG002
+        """Take back what was saved. Whether its segments are what `segments` will give from now on."""
         self.value_moments = tuple(state["value_moments"])
         for i, moments in self.moments.items():
             moments.count = float(state["counts"][str(i)])
             moments.mean = tensors[f"moments.{i}.mean"].numpy()
             moments.variance = tensors[f"moments.{i}.variance"].numpy()
         self.optimizer.load(tensors)
+        return True
 
 
 def mean_metrics(pieces: list[dict[str, Tensor]]) -> dict[str, float]:

@@ -165,9 +165,9 @@ class PPOLearner(Learner[PPOConfig]):
         state, tensors = super().state()
         return {**state, "kl_coeff": self.kl_coeff}, tensors
 
-    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:
-        super().load(state, tensors, segments)
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
         self.kl_coeff = float(state["kl_coeff"])
+        return super().load(state, tensors, segments)
 
 
 class PPO(Algorithm):

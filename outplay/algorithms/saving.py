@@ -47,12 +47,12 @@ def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoi
     return Checkpoint(state, dict(algorithm.policy.network.state_dict()), tensors, arrays, segments)
 
 
-def restore_state(algorithm: Algorithm, saved: Checkpoint) -> list[GroupState] | None:
-    """Put a checkpoint into an algorithm; the states of its EnvGroups, if they fit."""
+def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupState] | None, bool]:
+    """Put a checkpoint into an algorithm; the states of its EnvGroups, if they fit; whether its segments hold."""
     state = saved.state
     algorithm.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
     try:
-        algorithm.learner.load(state["learner"], saved.optimizer, saved.segments)
+        taken = algorithm.learner.load(state["learner"], saved.optimizer, saved.segments)
         algorithm.iteration = int(state["training_iteration"])
         algorithm.timesteps = int(state["timesteps_total"])
         algorithm.seconds = float(state["time_total_s"])
@@ -66,12 +66,12 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> list[GroupState] |
         changed.append("the EnvGroups")
     if changed:
         log.warning("%s differ from the checkpoint's: the environments begin anew", ", ".join(changed))
-        return None
+        return None, taken
     if not state["exact"]:
         log.warning(
             "this checkpoint cannot be resumed exactly: an environment is not deterministic, or an episode is long"
         )
-    return states or None
+    return states or None, taken
 
 
 def check_fits(algorithm: Algorithm, state: dict[str, Any]) -> None:

@@ -86,7 +86,7 @@ class GroupState:
             return after
         after.marks = marks_of(fragment.last_observations)
         began = after.episodes != self.episodes
-        after.tasks = [self.task if began[lane] else self.tasks[lane] for lane in range(self.lanes)]
+        after.tasks = [fragment.task if began[lane] else self.tasks[lane] for lane in range(self.lanes)]
         after.actions = []
         for lane in range(self.lanes):
             pieces = [] if began[lane] else self.actions[lane]
@@ -253,11 +253,12 @@ class EnvGroup:
                     f"an episode has not ended after {LONGEST_EPISODE:,} steps, and batch_mode is complete_episodes; "
                     "set max_episode_steps"
                 )
-        self._fragments += 1
         self._expected = t * 5 // 4
         fragment = recorder.finish(t, version, self._observations, self._episodes, self.vector.get_state())
         fragment.running_returns, fragment.running_lengths = self._returns.copy(), self._lengths.copy()
         fragment.seconds = {"act": act_seconds, "step": step_seconds}
+        fragment.number, fragment.task = self._fragments, self._task
+        self._fragments += 1
         fragment.wrongly_rebuilt, self.wrongly_rebuilt = len(self.wrongly_rebuilt), []
         return fragment
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from outplay import spaces
 from outplay.config import ModelConfig
 from outplay.cudagraphs import CapturedActing
-from outplay.errors import CheckpointError
+from outplay.errors import CheckpointError, ConfigError, EnvError
 from outplay.policies.distributions import DiagonalGaussian, distribution_for
 from outplay.policies.networks import ActorCritic, Network
 from outplay.spaces import Leaf, Leaves, leaves
@@ -101,6 +102,24 @@ class Policy:
         if self._values_when_acting:
             extras["value"] = outputs[:, -1]
         return self._chosen(chosen, explore, rng), state, extras
+
+    def act_by_name(
+        self, observations: Mapping[Any, Any], state: dict[str, Array], explore: bool, rng: np.random.Generator
+    ) -> tuple[dict[Any, Any], dict[str, Array], dict[str, Array]]:
+        """Actions, as the environment takes them, for observations as it gives them, by name; all in one go."""
+        if not isinstance(observations, Mapping):
+            raise ConfigError("compute_actions() takes observations by name, as {'a': observation, …}")
+        rows = spaces.empty(self.leaves, len(observations))
+        for row, observation in enumerate(observations.values()):
+            spaces.write(observation, self.leaves, rows, row, "this is")
+        for leaf, values in zip(self.leaves, rows, strict=True):
+            if problem := spaces.problem_in(leaf, values):
+                raise EnvError(f"this is an {leaf.name} that {problem}")
+        actions, next_state, extras = self.act(rows, state, explore, rng)
+        in_env = self.to_env(actions)
+        # A single number as Python's own, an array as it is.
+        plain = {name: in_env[row].item() if in_env.ndim == 1 else in_env[row] for row, name in enumerate(observations)}
+        return plain, next_state, extras
 
     def _make_network(self, model: ModelConfig, with_value: bool, generator: torch.Generator) -> Network:
         gaussian = isinstance(self.distribution, DiagonalGaussian)

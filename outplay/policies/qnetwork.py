@@ -86,7 +86,8 @@ class QNetwork(Network):
         self.advantage_head = self._head(num_actions * self.num_atoms, q)
         self.value_head = self._head(self.num_atoms, q) if q.dueling else None
         self.register_buffer("epsilon", torch.zeros(()))  # how often an action is drawn at random while exploring
-        self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms))
+        # Not part of the weights: they follow from the settings.
+        self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms), persistent=False)
         for module in self.modules():
             # Small outputs: no action is thought well of, or ill, before it was tried.
             initialised(module, model.initializer, generator, 0.1 if module in self._heads() else 2**0.5)

@@ -20,12 +20,10 @@ import numpy as np
 
 from outplay.fragments import Fragment
 from outplay.spaces import Leaf, Leaves
-from outplay.sumtree import SumTree
 
 Array = np.ndarray
 Kept = list[OrderedDict[int, Leaves]]  # for each lane, observations by the number of their step
 
-_LEAST_PRIORITY = 1e-6
 _SEGMENT_BYTES = 16_000_000
 _COLUMNS = ("actions", "rewards", "terminated", "truncated", "began")
 
@@ -56,35 +54,21 @@ class Sequences:
 
 
 class Segment(NamedTuple):
-    """Steps `begin` to `end` of one EnvGroup's lanes."""
+    """Steps `begin` to `end` of one EnvGroup's lanes. The last one is open: what its last step leads to may change."""
 
     group: int
     begin: int
     end: int
+    is_open: bool
 
     @property
     def name(self) -> str:
-        return f"{self.group:04d}-{self.begin:010d}-{self.end:010d}"
+        return f"{self.group:04d}-{self.begin:010d}-{self.end:010d}" + ("-open" if self.is_open else "")
 
     @classmethod
     def named(cls, name: str) -> Segment:
-        return cls(*map(int, name.split("-")))
-
-
-@dataclass(frozen=True)
-class ReplaySpec:
-    """What a process needs to make a replay."""
-
-    leaves: tuple[Leaf, ...]
-    capacity: int
-    n_step: int = 1
-    gamma: float = 0.99
-    stack: int = 1
-    alpha: float | None = None  # of priorities; None: there are none
-
-    def make(self, groups: Mapping[int, int]) -> Replay:
-        arguments = (self.leaves, groups, self.capacity, self.n_step, self.gamma, self.stack)
-        return Replay(*arguments) if self.alpha is None else PrioritizedReplay(*arguments, self.alpha)
+        group, begin, end, *rest = name.split("-")
+        return cls(int(group), int(begin), int(end), bool(rest))
 
 
 class Replay:
@@ -115,8 +99,10 @@ class Replay:
         self.gamma = gamma
         self.stack = stack
         self.added = np.zeros(self.lanes, np.int64)  # steps of each lane
+        self.first = np.zeros(self.lanes, np.int64)  # the oldest that was loaded
         self.highest = 1.0  # of all priorities so far, where there are some
         ends = np.cumsum(list(groups.values())).tolist()
+        self._next = dict.fromkeys(groups, 0)  # the number of the Fragment that comes next
         self._lanes_of = {g: slice(end - size, end) for (g, size), end in zip(groups.items(), ends, strict=True)}
         shape = (self.slots, self.lanes)
         self.observations = tuple(
@@ -131,6 +117,7 @@ class Replay:
         # An episode's first observation, where frames are stacked; and what came after a truncated one's last step.
         self.firsts: Kept = [OrderedDict() for _ in range(self.lanes)]
         self.finals: Kept = [OrderedDict() for _ in range(self.lanes)]
+        self.last = tuple(np.zeros((self.lanes, *leaf.shape), leaf.dtype) for leaf in leaves)  # what comes after it all
         self._count()
 
     def _is_stacked(self, leaf: Leaf) -> bool:
@@ -138,8 +125,8 @@ class Replay:
 
     def _count(self) -> None:
         """What of each lane can be drawn: from `oldest` to before `newest`."""
-        gone = np.maximum(0, self.added - self.slots)
-        self.oldest = np.where(gone > 0, gone + self.stack - 1, 0)
+        self.kept = np.maximum(self.first, self.added - self.slots)
+        self.oldest = np.where(self.kept > 0, np.minimum(self.kept + self.stack - 1, self.added), 0)
         self.newest = np.maximum(self.oldest, self.added - self.n_step)
         self._up_to = np.cumsum(self.newest - self.oldest)
 
@@ -155,7 +142,7 @@ class Replay:
     @property
     def steps(self) -> int:
         """How many are kept."""
-        return int(np.minimum(self.added, self.slots).sum())
+        return int((self.added - self.kept).sum())
 
     def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
         """Take in a Fragment, the oldest steps making way; `rewards`, `over` (terminated) instead of its own."""
@@ -163,7 +150,9 @@ class Replay:
         assert steps + self.n_step + self.stack <= self.slots
         before = int(self.added[lanes.start])
         times = before + np.arange(steps)
-        started = np.where(fragment.episode_start, times[:, None], -1)
+        starts = fragment.episode_start.copy()
+        starts[0] |= self._seal(fragment, lanes, before)
+        started = np.where(starts, times[:, None], -1)
         started[0] = np.maximum(started[0], self.began[(before - 1) % self.slots, lanes])
         columns = (
             fragment.actions,
@@ -181,22 +170,44 @@ class Replay:
                 store[slots, lanes] = values[piece, :, -1] if self._is_stacked(leaf) else values[piece]
             for name, column in zip(_COLUMNS, columns, strict=True):
                 getattr(self, name)[slots, lanes] = column[piece]
-        for step, lane in np.argwhere(fragment.episode_start).tolist() if self.stack > 1 else []:
+        for step, lane in np.argwhere(starts).tolist() if self.stack > 1 else []:
             first = tuple(leaf[step, lane].copy() for leaf in fragment.observations)
             self.firsts[lanes.start + lane][before + step] = first
         for i, (step, lane) in enumerate(zip(fragment.final_steps, fragment.final_lanes, strict=True)):
             final = tuple(leaf[i].copy() for leaf in fragment.final_observations)
             self.finals[lanes.start + int(lane)][before + int(step)] = final
+        for kept_last, values in zip(self.last, fragment.last_observations, strict=True):
+            kept_last[lanes] = values
         self.added[lanes] += steps
+        self._next[fragment.group] = fragment.number + 1
         self._count()
         for kept in (*self.firsts[lanes], *self.finals[lanes]):
             while kept and next(iter(kept)) < before + steps - self.slots:
                 kept.popitem(last=False)
 
+    def _seal(self, fragment: Fragment, lanes: slice, before: int) -> Array:
+        """Where a Fragment does not go on from the last step, that one was cut off. Which lanes these are.
+
+        Environments may have begun anew, or a Fragment may be missing after a failure.
+        """
+        slot = (before - 1) % self.slots
+        open_ended = ~(self.terminated[slot, lanes] | self.truncated[slot, lanes]) & (before > self.first[lanes])
+        sealed: Array = open_ended & (fragment.episode_start[0] | (fragment.number != self._next[fragment.group]))
+        for lane in (lanes.start + np.flatnonzero(sealed)).tolist():
+            self.truncated[slot, lane] = True
+            self.finals[lane][before - 1] = tuple(leaf[lane].copy() for leaf in self.last)
+        return sealed
+
     # Drawing.
 
-    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Transitions]:
-        """One `sample` after the other, for each of these generators."""
+    def draw(
+        self,
+        number: int,
+        rngs: Iterable[np.random.Generator],
+        beta: float = 1.0,
+        first: int = 0,  # noqa: ARG002
+    ) -> Iterator[Transitions]:
+        """One `sample` after the other, for each of these generators; `first` is the number of the first update."""
         for rng in rngs:
             yield self.sample(number, rng, beta)
 
@@ -282,10 +293,11 @@ class Replay:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """(what is written as JSON, arrays) beside the segments."""
-        return {
-            "added": {str(g): int(self.added[at.start]) for g, at in self._lanes_of.items()},
-            "highest": self.highest,
-        }, {}
+        state: dict[str, Any] = {"highest": self.highest, "next": {str(g): n for g, n in self._next.items()}}
+        for name in ("added", "kept", "oldest"):
+            state[name] = {str(g): int(getattr(self, name)[at.start]) for g, at in self._lanes_of.items()}
+        last = {f"last.{g}.{i}": leaf[at] for g, at in self._lanes_of.items() for i, leaf in enumerate(self.last)}
+        return state, last
 
     def segments(self, known: Container[str]) -> dict[str, Callable[[], dict[str, Array]]]:
         """All kept steps, in pieces, by name: how to get them. `known` are the names of those that are on disk already.
@@ -299,9 +311,9 @@ class Replay:
         length = self._segment_length
         for group, lanes in self._lanes_of.items():
             added = int(self.added[lanes.start])
-            kept = max(0, added - self.slots)
+            kept = int(self.kept[lanes.start])
             for begin in range(kept // length * length, added, length):
-                whole = Segment(group, begin, min(begin + length, added))
+                whole = Segment(group, begin, min(begin + length, added), begin + length >= added)
                 found.append(whole if begin >= kept or whole.name in known else whole._replace(begin=kept))
         return found
 
@@ -326,18 +338,21 @@ class Replay:
                 arrays[f"{name}.{i}"] = np.stack([kept[lane][t][i] for t, lane in keys])
         return arrays
 
-    def load(self, state: dict[str, Any], arrays: Mapping[str, Array]) -> None:  # noqa: ARG002 - priorities
+    def load(self, state: dict[str, Any], arrays: Mapping[str, Array]) -> None:
         """Take back what was saved of these EnvGroups; of a larger replay, the newest steps. Then `write` segments."""
         self.highest = float(state["highest"])
         for group, lanes in self._lanes_of.items():
-            self.added[lanes] = int(state["added"][str(group)])
+            self.added[lanes], self.first[lanes] = int(state["added"][str(group)]), int(state["kept"][str(group)])
+            self._next[group] = int(state["next"][str(group)])
+            for i, leaf in enumerate(self.last):
+                leaf[lanes] = arrays[f"last.{group}.{i}"]
         self._count()
 
     def write(self, name: str, arrays: dict[str, Array]) -> None:
         """Put the steps of a segment back; older ones first."""
         segment = Segment.named(name)
         lanes = self._lanes_of[segment.group]
-        begin = max(segment.begin, int(self.added[lanes.start]) - self.slots)
+        begin = max(segment.begin, int(self.kept[lanes.start]))
         if begin >= segment.end:
             return
         slots, since = np.arange(begin, segment.end) % self.slots, begin - segment.begin
@@ -347,7 +362,8 @@ class Replay:
             getattr(self, name)[slots, lanes] = arrays[name][since:]
         for name, kept in (("firsts", self.firsts), ("finals", self.finals)):
             for row, (step, lane) in enumerate(arrays[f"{name}.keys"].tolist()):
-                kept[lanes.start + lane][step] = tuple(arrays[f"{name}.{i}"][row] for i in range(len(self.leaves)))
+                found = tuple(arrays[f"{name}.{i}"][row].copy() for i in range(len(self.leaves)))
+                kept[lanes.start + lane][step] = found
 
 
 def _pieces(begin: int, end: int, slots: int) -> Iterable[tuple[int, int]]:
@@ -356,75 +372,3 @@ def _pieces(begin: int, end: int, slots: int) -> Iterable[tuple[int, int]]:
         edge = min(end, (begin // slots + 1) * slots)
         yield begin, edge
         begin = edge
-
-
-class PrioritizedReplay(Replay):
-    """Steps drawn in proportion to priority^α (Schaul et al. 2016). New steps have the highest priority so far."""
-
-    def __init__(
-        self,
-        leaves: tuple[Leaf, ...],
-        groups: Mapping[int, int],
-        capacity: int,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        stack: int = 1,
-        alpha: float = 0.6,
-    ) -> None:
-        super().__init__(leaves, groups, capacity, n_step, gamma, stack)
-        self.alpha = alpha
-        self.tree = SumTree(self.slots * self.lanes)
-
-    def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
-        lanes = self._lanes_of[fragment.group]
-        lane = lanes.start  # they move on together
-        known, gone = int(self.newest[lane]), int(self.oldest[lane])
-        super().add(fragment, rewards, over)
-        oldest, newest = int(self.oldest[lane]), int(self.newest[lane])
-        # What can no longer be drawn, among it all that was overwritten; and what can be drawn from now on.
-        old, new = self._places(lanes, range(gone, oldest)), self._places(lanes, range(max(known, oldest), newest))
-        values = np.concatenate([np.zeros(len(old)), np.full(len(new), self.highest**self.alpha)])
-        self.tree.set(np.concatenate([old, new]), values)
-
-    def _places(self, lanes: slice, times: range) -> Array:
-        slots = np.arange(times.start, times.stop) % self.slots
-        return (slots[:, None] * self.lanes + np.arange(lanes.start, lanes.stop)).ravel()
-
-    def _set(self, lanes: slice, times: range, priorities: Array) -> None:
-        if len(times):
-            self.tree.set(self._places(lanes, times), priorities)
-
-    def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Transitions:
-        """One from each of `number` equal parts of the sum, weighted by (1 / (steps · chance))^β; the largest is 1."""
-        masses = (np.arange(number) + rng.random(number)) / number * self.tree.total
-        places = self.tree.find(masses)
-        slots, lanes = places // self.lanes, places % self.lanes
-        last = self.added[lanes] - 1
-        chances = self.tree[places] / self.tree.total
-        weights = (len(self) * chances) ** -beta
-        return self.transitions(last - (last - slots) % self.slots, lanes, (weights / weights.max()).astype(np.float32))
-
-    def update(self, places: Array, errors: Array) -> None:
-        """New priorities: the size of the errors. If a place stands twice, its last one holds.
-
-        What can no longer be drawn stays so, however late the errors come.
-        """
-        there = self.tree[places] > 0
-        priorities = np.abs(errors[there]).astype(np.float64) + _LEAST_PRIORITY
-        self.highest = max(self.highest, float(priorities.max(initial=0.0)))
-        self.tree.set(places[there], priorities**self.alpha)
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        state, arrays = super().state()
-        for group, lanes in self._lanes_of.items():
-            times = range(int(self.oldest[lanes.start]), int(self.newest[lanes.start]))
-            arrays[f"priorities.{group}"] = self.tree[self._places(lanes, times)]
-        return state, arrays
-
-    def load(self, state: dict[str, Any], arrays: Mapping[str, Array]) -> None:
-        super().load(state, arrays)
-        for group, lanes in self._lanes_of.items():
-            newest, size = int(self.newest[lanes.start]), lanes.stop - lanes.start
-            saved = arrays[f"priorities.{group}"]
-            oldest = max(int(self.oldest[lanes.start]), newest - len(saved) // size)
-            self._set(lanes, range(oldest, newest), saved[len(saved) - (newest - oldest) * size :])

@@ -15,11 +15,13 @@ from outplay.engine.base import Ref
 from outplay.engine.remote import ActorHandle, remote
 from outplay.errors import ActorDiedError, RunError
 from outplay.fragments import Fragment
-from outplay.replay import ReplaySpec, Segment, Transitions
+from outplay.replay.priorities import ReplaySpec
+from outplay.replay.ring import Segment, Transitions
 
 Array = np.ndarray
 
 _MOST_TOLD = 32
+_BY_GROUP = ("added", "kept", "oldest", "next")  # what a replay knows of each EnvGroup
 
 
 class ReplayShard:
@@ -48,6 +50,7 @@ class ShardedReplay:
         self._spec = spec
         self._sizes = dict(groups)
         self._added = dict.fromkeys(groups, 0)
+        self._first = dict.fromkeys(groups, 0)  # the oldest that was loaded
         shares = [{g: size for g, size in groups.items() if g % number == i} for i in range(number)]
         lanes = sum(groups.values())
         self._shards: list[ActorHandle] = []
@@ -57,7 +60,6 @@ class ShardedReplay:
             capacity = -(-spec.capacity * size // lanes)
             self._shards.append(remote(ReplayShard).remote(replace(spec, capacity=capacity), share))
             self._slots |= dict.fromkeys(share, -(-capacity // size))
-        self._drawn = 0
         self._told: deque[Ref] = deque()
 
     def _shard_of(self, group: int) -> ActorHandle:
@@ -65,7 +67,7 @@ class ShardedReplay:
 
     @property
     def steps(self) -> int:
-        return sum(size * min(self._added[g], self._slots[g]) for g, size in self._sizes.items())
+        return sum(size * min(self._added[g] - self._first[g], self._slots[g]) for g, size in self._sizes.items())
 
     @property
     def is_ready(self) -> bool:
@@ -77,11 +79,12 @@ class ShardedReplay:
         self._tell(self._shard_of(fragment.group), "add", fragment, rewards, over)
         self._added[fragment.group] += len(fragment.rewards)
 
-    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Transitions]:
+    def draw(
+        self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0, first: int = 0
+    ) -> Iterator[Transitions]:
         asked: deque[tuple[int, Ref]] = deque()
-        for rng in rngs:
-            shard = self._drawn % len(self._shards)
-            self._drawn += 1
+        for update, rng in enumerate(rngs, first):
+            shard = update % len(self._shards)
             asked.append((shard, _call(self._shards[shard], "sample", number, rng, beta)))
             if len(asked) > 1:
                 yield self._received(*asked.popleft())
@@ -104,11 +107,13 @@ class ShardedReplay:
             _result(self._told.popleft())
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        while self._told:
+            _result(self._told.popleft())
         found = [_result(_call(shard, "state")) for shard in self._shards]
-        added = {group: n for state, _ in found for group, n in state["added"].items()}
+        by_group = {name: {g: n for state, _ in found for g, n in state[name].items()} for name in _BY_GROUP}
         highest = [state["highest"] for state, _ in found]
         arrays = {name: array for _, part in found for name, array in part.items()}
-        return {"added": added, "highest": max(highest), "highests": highest, "drawn": self._drawn}, arrays
+        return {**by_group, "highest": max(highest), "highests": highest}, arrays
 
     def segments(self, known: Container[str]) -> dict[str, Callable[[], dict[str, Array]]]:
         return {
@@ -118,8 +123,8 @@ class ShardedReplay:
         }
 
     def load(self, state: dict[str, Any], arrays: Mapping[str, Array]) -> None:
-        self._drawn = int(state.get("drawn", 0))
         self._added = {group: int(state["added"][str(group)]) for group in self._added}
+        self._first = {group: int(state["kept"][str(group)]) for group in self._added}
         highests = state.get("highests", [])
         for i, shard in enumerate(self._shards):
             highest = highests[i] if len(highests) == len(self._shards) else state["highest"]

@@ -1,0 +1,18 @@
+"""Replay: experience that is kept and learned from again and again."""
+
+from __future__ import annotations
+
+from outplay.replay.priorities import PrioritizedReplay, ReplaySpec, SumTree
+from outplay.replay.ring import Replay, Segment, Sequences, Transitions
+from outplay.replay.shards import ShardedReplay
+
+__all__ = [
+    "PrioritizedReplay",
+    "Replay",
+    "ReplaySpec",
+    "Segment",
+    "Sequences",
+    "ShardedReplay",
+    "SumTree",
+    "Transitions",
+]
