@@ -83,8 +83,11 @@ def tuples(kind: str) -> dict[str, float]:
         return (STEPS - 1) * LANES
 
     def draw() -> int:
-        rows = [buffer[i] for i in rng.choice(len(buffer), BATCH)]
-        for column in zip(*rows, strict=True):
+        columns: list[list[Any]] = [[], [], [], [], []]
+        for i in rng.choice(len(buffer), BATCH):
+            for column, part in zip(columns, buffer[i], strict=True):
+                column.append(np.asarray(part))
+        for column in columns:
             np.array(column)
         return BATCH
 

@@ -105,9 +105,10 @@ class Replay:
         self._next = dict.fromkeys(groups, 0)  # the number of the Fragment that comes next
         self._lanes_of = {g: slice(end - size, end) for (g, size), end in zip(groups.items(), ends, strict=True)}
         shape = (self.slots, self.lanes)
+        self._stacked = [stack > 1 and leaf.is_image and leaf.shape[0] == stack for leaf in leaves]
         self.observations = tuple(
-            np.zeros((*shape, *(leaf.shape[1:] if self._is_stacked(leaf) else leaf.shape)), leaf.dtype)
-            for leaf in leaves
+            np.zeros((*shape, *leaf.shape[stacked:]), leaf.dtype)
+            for leaf, stacked in zip(leaves, self._stacked, strict=True)
         )
         self.actions = np.zeros(shape, np.int64)
         self.rewards = np.zeros(shape, np.float32)
@@ -119,9 +120,6 @@ class Replay:
         self.finals: Kept = [OrderedDict() for _ in range(self.lanes)]
         self.last = tuple(np.zeros((self.lanes, *leaf.shape), leaf.dtype) for leaf in leaves)  # what comes after it all
         self._count()
-
-    def _is_stacked(self, leaf: Leaf) -> bool:
-        return self.stack > 1 and leaf.is_image and leaf.shape[0] == self.stack
 
     def _count(self) -> None:
         """What of each lane can be drawn: from `oldest` to before `newest`."""
@@ -166,8 +164,8 @@ class Replay:
                 slice(begin % self.slots, begin % self.slots + end - begin),
                 slice(begin - before, end - before),
             )
-            for store, leaf, values in zip(self.observations, self.leaves, fragment.observations, strict=True):
-                store[slots, lanes] = values[piece, :, -1] if self._is_stacked(leaf) else values[piece]
+            for store, stacked, values in zip(self.observations, self._stacked, fragment.observations, strict=True):
+                store[slots, lanes] = values[piece, :, -1] if stacked else values[piece]
             for name, column in zip(_COLUMNS, columns, strict=True):
                 getattr(self, name)[slots, lanes] = column[piece]
         for step, lane in np.argwhere(starts).tolist() if self.stack > 1 else []:
@@ -219,18 +217,21 @@ class Replay:
 
     def transitions(self, times: Array, lanes: Array, weights: Array) -> Transitions:
         """Those that begin with these steps."""
-        slots = times % self.slots
-        rewards, last, taken = self.rewards[slots, lanes], times, 1
-        if self.n_step > 1:
-            ahead, beside = (times[:, None] + np.arange(self.n_step)) % self.slots, lanes[:, None]
-            ended = self.terminated[ahead, beside] | self.truncated[ahead, beside]
+        rows = self._rows(times, lanes)
+        if self.n_step == 1:
+            rewards, last, discount = self.rewards.take(rows), times, np.float32(self.gamma)
+            terminated, truncated = self.terminated.take(rows), self.truncated.take(rows)
+        else:
+            ahead = self._rows(times[:, None] + np.arange(self.n_step), lanes[:, None])
+            over, cut = self.terminated.take(ahead), self.truncated.take(ahead)
             counts = np.ones(ahead.shape, bool)
-            counts[:, 1:] = ~np.logical_or.accumulate(ended[:, :-1], 1)
+            counts[:, 1:] = ~np.logical_or.accumulate((over | cut)[:, :-1], 1)
             powers = (self.gamma ** np.arange(self.n_step)).astype(np.float32)
-            rewards = (self.rewards[ahead, beside] * counts * powers).sum(1, dtype=np.float32)
+            rewards = (self.rewards.take(ahead) * counts * powers).sum(1, dtype=np.float32)
             taken = counts.sum(1)
-            last = times + taken - 1
-        terminated, truncated = self.terminated[last % self.slots, lanes], self.truncated[last % self.slots, lanes]
+            last, discount = times + taken - 1, self.gamma**taken
+            ends = (np.arange(len(times)), taken - 1)
+            terminated, truncated = over[ends], cut[ends]
         # Nothing comes after a termination: any observation will do. All in one go, and in one piece of memory.
         after = last + ~(terminated | truncated)
         seen = self.observations_at(np.concatenate([times, after]), np.concatenate([lanes, lanes]))
@@ -242,24 +243,29 @@ class Replay:
                 leaf[row] = value
         return Transitions(
             observations,
-            self.actions[slots, lanes],
+            self.actions.take(rows),
             rewards,
             following,
-            (self.gamma**taken * ~terminated).astype(np.float32),
+            (discount * ~terminated).astype(np.float32, copy=False),
             weights,
-            slots * self.lanes + lanes,
+            rows,
         )
+
+    def _rows(self, times: Array, lanes: Array) -> Array:
+        """Where steps lie, if slots and lanes are counted through."""
+        rows: Array = times % self.slots * self.lanes + lanes
+        return rows
 
     def observations_at(self, times: Array, lanes: Array) -> Leaves:
         found = []
-        rows = times % self.slots * self.lanes + lanes
-        for i, (store, leaf) in enumerate(zip(self.observations, self.leaves, strict=True)):
+        rows = self._rows(times, lanes)
+        for i, store in enumerate(self.observations):
             flat = store.reshape(-1, *store.shape[2:])
-            if not self._is_stacked(leaf):
+            if not self._stacked[i]:
                 found.append(flat[rows])
                 continue
-            stacked = flat[(times[:, None] + np.arange(1 - self.stack, 1)) % self.slots * self.lanes + lanes[:, None]]
-            age = times - self.began.reshape(-1)[rows]
+            stacked = flat[self._rows(times[:, None] + np.arange(1 - self.stack, 1), lanes[:, None])]
+            age = times - self.began.take(rows)
             for row in np.flatnonzero(age < self.stack - 1).tolist():  # with frames from before the episode
                 first = self.firsts[int(lanes[row])][int(times[row] - age[row])][i]
                 missing = self.stack - 1 - int(age[row])
