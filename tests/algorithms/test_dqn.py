@@ -51,6 +51,10 @@ SWITCHES: dict[str, dict[str, Any]] = {
 ALL = {"initial_epsilon": 1.0, "final_epsilon": 1.0}
 
 
+def slow(*cases: str) -> list[Any]:
+    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
 def trainer(env: Any, **config: Any) -> DQN:
     return DQN(env=env, config={**SMALL, **config})
 
@@ -114,8 +118,10 @@ def test_an_action_that_depends_on_the_observation(switch: str) -> None:
         assert np.isfinite(list(result["learner"].values())).all()
 
 
-@pytest.mark.parametrize("switch", SWITCHES)
-@pytest.mark.parametrize(("gamma", "best"), [(0.5, 1.0), (0.95, 2.0)])
+@pytest.mark.parametrize(
+    ("switch", "gamma", "best"),
+    [("plain", 0.5, 1.0), ("Rainbow", 0.5, 1.0), *((switch, 0.95, 2.0) for switch in SWITCHES)],
+)
 def test_a_later_reward_counts_as_the_discount_says(switch: str, gamma: float, best: float) -> None:
     with trainer(probes.Patience, gamma=gamma, **SWITCHES[switch]) as ours:
         for _ in range(120):
@@ -123,7 +129,7 @@ def test_a_later_reward_counts_as_the_discount_says(switch: str, gamma: float, b
         assert ours.evaluate()["episode_return_mean"] == best
 
 
-@pytest.mark.parametrize("switch", ["plain", "double and dueling", "by priority", "C51", "quantiles"])
+@pytest.mark.parametrize("switch", ["plain", *slow("double and dueling", "by priority"), "C51", *slow("quantiles")])
 def test_an_episode_that_is_cut_off_is_not_over(switch: str) -> None:
     """Reward 1 for ever and γ = 0.5: 2. Over after each fourth step: Q = 1 + ½ · ¾ · Q, so 1.6. All look alike."""
     for env, value in ((probes.Endless, 2.0), (probes.Over, 1.6)):
@@ -277,7 +283,13 @@ def test_a_worker_that_dies_does_not_change_the_result() -> None:
         assert whole.startswith(ours.policy.flat.numpy().tobytes())
 
 
-@pytest.mark.parametrize("switch", [*SWITCHES, "in shards"])
+@pytest.mark.parametrize(
+    "switch",
+    [
+        *("by priority", "Rainbow", "a soft target", "in shards"),
+        *slow("plain", "double and dueling", "three steps", "C51", "quantiles", "noisy"),
+    ],
+)
 @pytest.mark.usefixtures("process_engine")
 def test_resuming_is_exact_with_its_replay(switch: str, tmp_path: Path) -> None:
     config = {**PROMISED, **SWITCHES.get(switch, {"replay_shards": 2})}

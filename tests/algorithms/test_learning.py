@@ -92,12 +92,14 @@ def test_normalised_observations_do_not_hurt(algorithm: type[Algorithm]) -> None
     assert preference(trainer, 1.0) > 0.9
 
 
+@pytest.mark.slow
 def test_ppo_solves_cartpole_untouched() -> None:
     with PPO(env="CartPole-v1", config={"metrics_num_episodes": 20}) as trainer:
         best = max(trainer.train()["episode_return_mean"] for _ in range(40))
     assert best >= 475
 
 
+@pytest.mark.slow
 def test_ppo_solves_a_continuous_environment_untouched() -> None:
     """Pendulum: acting at random gives about −1200, −300 is upright most of the time."""
     best = -1200.0
