@@ -14,6 +14,7 @@ import json
 import os
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,16 +47,19 @@ def ours(kind: str, prioritized: bool) -> dict[str, float]:
         nothing = np.zeros(0, np.int64)
         return Fragment(
             0, 0, (observations[part],), actions[part], rewards[part], ends[part], np.zeros_like(ends[part]),
-            np.ones_like(ends[part]), starts[part], {}, (observations[begin],), (observations[:0, 0],),
-            nothing, nothing,
+            np.ones_like(ends[part]), starts[part], {}, (observations[part.stop],), (observations[:0, 0],),
+            nothing, nothing, number=begin // AT_A_TIME,
         )  # fmt: skip
 
     fragments = [fragment(begin) for begin in range(0, STEPS - AT_A_TIME, AT_A_TIME)]
-    rng = np.random.default_rng(0)
+    rng, added = np.random.default_rng(0), 0
+    fragments[-1] = replace(fragments[-1], last_observations=(observations[0],))
 
     def add() -> int:
-        for each in fragments:
-            replay.add(each)
+        nonlocal added
+        for each in fragments:  # round and round: the first one goes on from the last
+            replay.add(replace(each, number=added))
+            added += 1
         return len(fragments) * AT_A_TIME * LANES
 
     def draw() -> int:

@@ -23,7 +23,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,12 @@ class OnDisk:
         )
 
 
-def write_checkpoint(checkpoint: Checkpoint, folder: Path, before: OnDisk | None = None) -> OnDisk:
+def write_checkpoint(
+    checkpoint: Checkpoint, folder: Path, before: OnDisk | None = None, known: Collection[str] = ()
+) -> OnDisk:
     """Write a checkpoint to `folder`. If that fails, nothing is left of it and what was there before still is.
 
-    Segments that are there `before` are not written again.
+    Segments that are `known` to be there `before` are not written again.
     """
     from safetensors.numpy import save as save_arrays
     from safetensors.torch import save
@@ -94,7 +96,7 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, before: OnDisk | None
         temporary.mkdir()
         for name, data in files.items():
             write_file(temporary / name, data)
-        segments = _write_segments(checkpoint, temporary, before or OnDisk())
+        segments = _write_segments(checkpoint, temporary, before or OnDisk(), known)
         hashes |= {_segment_file(name): value for name, value in segments.items()}
         write_file(temporary / "manifest.json", json.dumps(hashes, indent=1).encode())
         _sync_folder(temporary)
@@ -107,11 +109,10 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, before: OnDisk | None
     return OnDisk(folder, segments)
 
 
-def _write_segments(checkpoint: Checkpoint, folder: Path, before: OnDisk) -> dict[str, str]:
+def _write_segments(checkpoint: Checkpoint, folder: Path, before: OnDisk, known: Collection[str]) -> dict[str, str]:
     """Link or write all segments; their hashes by name."""
     from safetensors.numpy import save
 
-    known = before.present()
     hashes = {}
     if checkpoint.segments:
         (folder / _SEGMENTS).mkdir()

@@ -236,14 +236,7 @@ class AlgorithmConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _one_name_each(cls, data: Any) -> Any:
-        """Some settings have two names (`lambda` and `lambda_`). If both are given, what was given later holds."""
-        if isinstance(data, dict):
-            order = list(data)
-            pairs = [(name, f.alias) for name, f in cls.model_fields.items() if f.alias]
-            both = [pair for pair in pairs if pair[0] in data and pair[1] in data]
-            earlier = {min(pair, key=order.index) for pair in both}
-            data = {key: value for key, value in data.items() if key not in earlier}
-        return data
+        return one_name_each(cls, data) if isinstance(data, dict) else data
 
     @property
     def total_envs(self) -> int:
@@ -263,6 +256,14 @@ class AlgorithmConfig(Settings):
     def least_steps(self) -> int:
         """Fragments are collected until there are so many steps."""
         return self.train_batch_size
+
+
+def one_name_each(cls: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
+    """Some settings have two names (`lambda` and `lambda_`). If both are given, what was given later holds."""
+    order = list(data)
+    pairs = [(name, f.alias) for name, f in cls.model_fields.items() if f.alias]
+    earlier = {min(pair, key=order.index) for pair in pairs if pair[0] in data and pair[1] in data}
+    return {key: value for key, value in data.items() if key not in earlier}
 
 
 def at(schedule: Schedule | None, constant: float, step: int) -> float:

@@ -74,7 +74,7 @@ class EpisodeResults:
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Acting runs on one thread wherever it runs: small batches gain nothing from more."""
+    """So many for torch. Acting has one wherever it runs: small batches gain nothing from more."""
     before = torch.get_num_threads()
     if before == number:
         yield

@@ -145,6 +145,7 @@ class Run:
             self._beat("stopped" if self._stop_requested else "finished", last, force=True)
         except OutplayError as error:
             self._after_failure(last, error)
+            self.algorithm.abandon()
             raise
         except BaseException:
             self.algorithm.abandon()

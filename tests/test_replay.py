@@ -51,7 +51,8 @@ def fragment_of(
 def numbered(first: int, steps: int, **more: Any) -> Fragment:
     """Observations and rewards that are the number of their step."""
     numbers = np.arange(first, first + steps, dtype=np.float32)
-    return replace(fragment_of(numbers[:, None], numbers, **more), number=first // steps)
+    following = (np.array([[first + steps]], np.float32),)
+    return replace(fragment_of(numbers[:, None], numbers, **more), number=first // steps, last_observations=following)
 
 
 def at(replay: Replay, *times: int) -> Any:
@@ -219,7 +220,7 @@ def test_a_drawn_transition_is_one_that_happened(n_step: int, lanes: int, seed: 
             finals[number + step, lane] = -float(number + step)
         fragment = Fragment(
             0, 0, (observations,), np.zeros((steps, lanes), np.int64), rewards, terminated, truncated,
-            np.ones((steps, lanes), bool), episode_start, {}, (observations[-1],),
+            np.ones((steps, lanes), bool), episode_start, {}, (observations[-1] + 1,),
             (np.array([[-float(number + step)] for step, _ in ends], np.float32).reshape(-1, 1),),
             ends[:, 0].astype(np.int64), ends[:, 1].astype(np.int64), number=number // steps,
         )  # fmt: skip

@@ -355,7 +355,7 @@ class Algorithm:
 
     def get_config(self) -> dict[str, Any]:
         """All settings, defaults included."""
-        return self.config.model_dump(mode="json")
+        return self.config.model_dump(mode="json", by_alias=True)
 
     # Saving.
 
@@ -363,12 +363,13 @@ class Algorithm:
         """Write a checkpoint; its path. Without a folder: under ~/outplay_results."""
         parent = Path(folder) if folder is not None else self._default_folder()
         self._rest()
-        checkpoint = saving.collect_state(self, self._on_disk.present())
+        known = self._on_disk.present()
+        checkpoint = saving.collect_state(self, known)
         if not checkpoint.state["exact"] and not self.inexact:
             self.inexact = "an episode is too long to be played again"
             log.warning("environment %r: %s, so a resumed run will not be exact", self.env_spec.name, self.inexact)
         folder = parent / name_of(self.iteration)
-        self._on_disk = write_checkpoint(checkpoint, folder, self._on_disk)
+        self._on_disk = write_checkpoint(checkpoint, folder, self._on_disk, known)
         return str(folder)
 
     def _default_folder(self) -> Path:
@@ -423,12 +424,12 @@ class Algorithm:
             self._rest()
         finally:
             self.abandon()
-        if self._evaluator is not None:
-            self._evaluator.stop()
-            self._evaluator = None
-        if self._task_env is not None:
-            self._task_env.close()
-            self._task_env = None
+            if self._evaluator is not None:
+                self._evaluator.stop()
+                self._evaluator = None
+            if self._task_env is not None:
+                self._task_env.close()
+                self._task_env = None
 
     def abandon(self) -> None:
         """End the workers without waiting for what is under way: it will be collected again."""

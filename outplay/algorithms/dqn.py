@@ -24,6 +24,7 @@ from outplay.config import (
     Positive,
     Schedule,
     at,
+    one_name_each,
 )
 from outplay.engine.slots import count_cpus
 from outplay.envs import GroupState, split_envs
@@ -48,6 +49,13 @@ def _is_true(value: Any) -> bool:
         return TypeAdapter(bool).validate_python(value)
     except ValidationError:
         return False
+
+
+def _total_envs(given: dict[str, Any]) -> int:
+    try:
+        return DQNConfig.model_validate(given).total_envs
+    except ValidationError:  # told later, with its name
+        return 1
 
 
 class EpsilonConfig(ExplorationConfig):
@@ -114,7 +122,11 @@ class DQNConfig(AlgorithmConfig):
     async_: bool = Field(
         False, alias="async", description="Agents and learner side by side (Ape-X): faster, not exactly repeatable."
     )
-    weights_interval: Positive = Field(16, description="async: updates between two versions of the Weights.")
+    weights_interval: Positive = Field(
+        16,
+        description="async: updates between two versions of the Weights."
+        " There is a new one after train_batch_size steps, too.",
+    )
     most_updates_behind: Positive = Field(
         500, description="async: when so many updates are due, agents wait for the learner."
     )
@@ -122,8 +134,12 @@ class DQNConfig(AlgorithmConfig):
     @model_validator(mode="before")
     @classmethod
     def _for_async(cls, data: Any) -> Any:
-        if isinstance(data, dict) and _is_true(data.get("async", data.get("async_", False))):
-            data = {"prioritized_replay": True, "num_env_groups": data.get("num_envs", 8), **data}
+        if not isinstance(data, dict):
+            return data
+        data = one_name_each(cls, data)
+        if _is_true(data.get("async", data.get("async_", False))):
+            envs = {name: data[name] for name in ("num_envs", "num_envs_per_worker", "num_workers") if name in data}
+            data = {"prioritized_replay": True, "num_env_groups": _total_envs(envs), **data}
             given = data.get("exploration_config") or {}
             if isinstance(given, dict):
                 data["exploration_config"] = {**_APEX, **given}
@@ -232,6 +248,8 @@ class DQNLearner(Learner[DQNConfig]):
                 self.replay.update(drawn.places, errors.cpu().numpy())
             self._follow()
             self._pieces.append({"loss": loss.detach(), "q_mean": values.mean(), "grad_norm": norm})
+        if self._pieces:  # on a GPU nothing was looked at so far
+            check_norm(float(self._pieces[-1]["grad_norm"]), lr)
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -272,13 +290,11 @@ class DQNLearner(Learner[DQNConfig]):
         """The means over the updates since they were last asked for."""
         pieces, self._pieces = self._pieces, []
         means = mean_metrics(pieces) if pieces else {}
-        lr = self.lr(self.timesteps)
-        check_norm(means.get("grad_norm", 0.0), lr)
         return {
             "epsilon": float(self.q_network.epsilon),
             "replay_steps": float(self.replay.steps),
             "updates": float(self.updates),
-            "lr": lr,
+            "lr": self.lr(self.timesteps),
             **means,
         }
 

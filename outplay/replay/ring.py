@@ -184,17 +184,20 @@ class Replay:
                 kept.popitem(last=False)
 
     def _seal(self, fragment: Fragment, lanes: slice, before: int) -> Array:
-        """Where a Fragment does not go on from the last step, that one was cut off. Which lanes these are.
+        """Where a Fragment does not go on from the last step, that one was cut off. Which lanes begin anew here.
 
-        Environments may have begun anew, or a Fragment may be missing after a failure.
+        Environments may have begun anew, or been rebuilt as they were not; a Fragment may be missing after a failure.
         """
         slot = (before - 1) % self.slots
         open_ended = ~(self.terminated[slot, lanes] | self.truncated[slot, lanes]) & (before > self.first[lanes])
-        sealed: Array = open_ended & (fragment.episode_start[0] | (fragment.number != self._next[fragment.group]))
+        elsewhere = np.full(len(open_ended), fragment.number != self._next[fragment.group])
+        for last, seen in zip(self.last, fragment.observations, strict=True):
+            elsewhere |= (last[lanes] != seen[0]).reshape(len(elsewhere), -1).any(1) & (before > 0)
+        sealed = open_ended & (fragment.episode_start[0] | elsewhere)
         for lane in (lanes.start + np.flatnonzero(sealed)).tolist():
             self.truncated[slot, lane] = True
             self.finals[lane][before - 1] = tuple(leaf[lane].copy() for leaf in self.last)
-        return sealed
+        return elsewhere
 
     # Drawing.
 

@@ -71,9 +71,11 @@ class ShardedReplay:
 
     @property
     def is_ready(self) -> bool:
-        """Whether something can be drawn from every shard."""
-        known = {g % len(self._shards) for g, added in self._added.items() if added > self._spec.n_step}
-        return len(known) == len(self._shards)
+        return bool(self._ready())
+
+    def _ready(self) -> list[int]:
+        """The shards that something can be drawn from: before long, all of them."""
+        return sorted({g % len(self._shards) for g, added in self._added.items() if added > self._spec.n_step})
 
     def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
         self._tell(self._shard_of(fragment.group), "add", fragment, rewards, over)
@@ -83,8 +85,9 @@ class ShardedReplay:
         self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0, first: int = 0
     ) -> Iterator[Transitions]:
         asked: deque[tuple[int, Ref]] = deque()
+        ready = self._ready()
         for update, rng in enumerate(rngs, first):
-            shard = update % len(self._shards)
+            shard = ready[update % len(ready)]
             asked.append((shard, _call(self._shards[shard], "sample", number, rng, beta)))
             if len(asked) > 1:
                 yield self._received(*asked.popleft())

@@ -231,6 +231,9 @@ def test_atari_keeps_each_frame_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert replay.observations[0].shape == (300, 2, 84, 84)
         assert result["learner"]["updates"] > 0
         whole = np.concatenate([fragment.observations[0] for fragment in seen])
+        cut = np.concatenate([fragment.truncated for fragment in seen])
+        times = np.arange(100, 400)
+        assert np.array_equal(replay.truncated[times % 300], cut[times])  # Fragments went on from each other
         for lane in range(2):
             times = np.arange(replay.oldest[lane], replay.newest[lane])
             assert len(times) == 297
@@ -527,8 +530,9 @@ def test_another_seed_goes_on_without_joining_episodes(tmp_path: Path, caplog: p
 def test_settings_with_two_names_can_be_overridden(tmp_path: Path) -> None:
     with trainer(probes.Match, **{**BESIDE, "num_workers": 1}) as first:
         config = first.get_config()
-    assert config["async_"] is True
+    assert config["async"] is True
     assert validated(DQNConfig, {**config, "async": False}, "here").async_ is False
+    assert validated(DQNConfig, {"async": True, "async_": False}, "here").prioritized_replay is False
     assert validated(DQNConfig, {"async": 1}, "here").exploration_config.epsilon_spread == 7
     assert validated(DQNConfig, {"async": True, "num_envs": 5}, "here").num_env_groups == 5
     assert validated(PPOConfig, {"lambda_": 0.5, "lambda": 0.9}, "here").lambda_ == 0.9
