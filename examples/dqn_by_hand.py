@@ -163,7 +163,7 @@ def main() -> None:
 
     agents, trainer, memory = [next_agent() for _ in range(args.agents)], None, None
     while steps < args.most_steps:
-        ready, _ = outplay.wait([*agents, *([] if trainer is None else [trainer])], num_returns=1)
+        ready, _ = outplay.wait([*([] if trainer is None else [trainer]), *agents], num_returns=1)
         if ready[0] is trainer:
             memory, trainer = trainer, None
         else:

@@ -356,7 +356,7 @@ KILLED = {
 )
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, case: str) -> None:
     """kill -9, again and again; each time it goes on from a checkpoint and not from the start."""
-    last = 60
+    last = 40
     common = [*KILLED[case], *SMALL, "--stop", f"training_iteration={last}", "--checkpoint-freq", "3"]
     if "workers" in case:
         common += ["--num-workers", "2"]

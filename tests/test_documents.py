@@ -35,6 +35,7 @@ NOT_RUN = {
     ".venv/bin/": "other tests run these",
 }
 SHORTER = {
+    "outplay train cartpole-dqn": " --stop training_iteration=3",
     "outplay train pong-dqn": " --stop training_iteration=1 --config train_batch_size=64",
     "outplay train pong-pg": " --stop training_iteration=1 --config max_episode_steps=50",
     "outplay train pong": " --stop training_iteration=1 --config train_batch_size=64",

@@ -36,8 +36,14 @@ def lines(policy: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("engine", ["inline", "process", "ray"])
+@pytest.mark.parametrize(
+    ("program", "engine"),
+    [
+        pytest.param(program, engine, marks=[pytest.mark.slow] if engine == "ray" and "actors" not in program else [])
+        for program in PROGRAMS
+        for engine in ("inline", "process", "ray")
+    ],
+)
 def test_a_batch_is_the_same_on_every_engine(program: str, engine: str, lines: list[str]) -> None:
     path = EXAMPLES / f"{program}.py"
     assert len(path.read_text().splitlines()) < 120

@@ -120,7 +120,15 @@ def test_an_action_that_depends_on_the_observation(switch: str) -> None:
 
 @pytest.mark.parametrize(
     ("switch", "gamma", "best"),
-    [("plain", 0.5, 1.0), ("Rainbow", 0.5, 1.0), *((switch, 0.95, 2.0) for switch in SWITCHES)],
+    [
+        ("plain", 0.5, 1.0),
+        *((switch, 0.95, 2.0) for switch in ("plain", "three steps", "Rainbow")),
+        *(
+            pytest.param(switch, 0.95, 2.0, marks=pytest.mark.slow)
+            for switch in SWITCHES
+            if switch not in ("plain", "three steps", "Rainbow")
+        ),
+    ],
 )
 def test_a_later_reward_counts_as_the_discount_says(switch: str, gamma: float, best: float) -> None:
     with trainer(probes.Patience, gamma=gamma, **SWITCHES[switch]) as ours:
@@ -373,6 +381,7 @@ def test_neither_side_floods_the_other() -> None:
             assert learner_of(ours).due < 100 + 8 * 16 * 2 * 2 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process_engine")
 def test_an_environment_that_fails_fails_the_run_with_its_words() -> None:
     with trainer(probes.Flawed, **BESIDE, env_config={"flaw": "raises", "after": 1100}) as ours:
