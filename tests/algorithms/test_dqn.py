@@ -109,7 +109,13 @@ def test_the_loss_by_hand(double_q: bool, discount: float, target: float) -> Non
 # Learning, with each switch
 
 
-@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize(
+    "switch",
+    [
+        *("plain", "C51", "quantiles", "noisy", "Rainbow"),
+        *slow("double and dueling", "three steps", "by priority", "a soft target"),
+    ],
+)
 def test_an_action_that_depends_on_the_observation(switch: str) -> None:
     with trainer(probes.Match, **SWITCHES[switch]) as ours:
         for _ in range(80):
@@ -137,7 +143,7 @@ def test_a_later_reward_counts_as_the_discount_says(switch: str, gamma: float, b
         assert ours.evaluate()["episode_return_mean"] == best
 
 
-@pytest.mark.parametrize("switch", ["plain", *slow("double and dueling", "by priority"), "C51", *slow("quantiles")])
+@pytest.mark.parametrize("switch", ["plain", *slow("double and dueling", "by priority", "C51", "quantiles")])
 def test_an_episode_that_is_cut_off_is_not_over(switch: str) -> None:
     """Reward 1 for ever and γ = 0.5: 2. Over after each fourth step: Q = 1 + ½ · ¾ · Q, so 1.6. All look alike."""
     for env, value in ((probes.Endless, 2.0), (probes.Over, 1.6)):
@@ -344,6 +350,7 @@ def test_a_replay_of_another_shape_begins_anew(tmp_path: Path, caplog: pytest.Lo
 BESIDE = {"async": True, "num_envs": 4, "num_env_groups": 4, "num_workers": 2, "train_batch_size": 64}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process_engine")
 def test_an_agent_that_dies_is_replaced() -> None:
     with trainer(probes.Walk, **BESIDE) as ours:
@@ -371,6 +378,7 @@ def test_the_learner_does_not_wait_for_the_slowest_agent(tmp_path: Path) -> None
         assert ours.timesteps == sum(state.fragments * state.lanes for state in ours.workers.states) * 16
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process_engine")
 def test_neither_side_floods_the_other() -> None:
     """The learner is made slow by its intensity: agents wait for it, and no more than allowed is due."""

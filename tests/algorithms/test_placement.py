@@ -36,12 +36,8 @@ def alone() -> dict[str, Any]:
     return {case: train(case, 0) for case in CASES}
 
 
-# Two numbers of workers for one case, one number for the others; `make test-all` runs them all.
-PLACEMENTS = [
-    pytest.param(case, n, marks=[] if n == 2 or (case == "Python" and n == 4) else [pytest.mark.slow])
-    for case in CASES
-    for n in (1, 2, 4)
-]
+# Two workers here; `make test-all` runs them all.
+PLACEMENTS = [pytest.param(case, n, marks=[] if n == 2 else [pytest.mark.slow]) for case in CASES for n in (1, 2, 4)]
 
 
 @pytest.mark.parametrize(("case", "num_workers"), PLACEMENTS)

@@ -127,6 +127,7 @@ def test_atari_is_rebuilt_from_its_actions(tmp_path: Path) -> None:
         assert second.policy.flat.equal(whole.policy.flat)
 
 
+@pytest.mark.slow
 def test_atari_games_that_share_a_seed_are_rebuilt(tmp_path: Path) -> None:
     """Without sticky actions only every 32nd episode is seeded: a lane in its second or third one is led up to it."""
     config = {

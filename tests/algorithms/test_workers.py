@@ -15,6 +15,7 @@ from tests import probes
 from tests.algorithms.test_placement import CASES, SMALL, train
 
 
+@pytest.mark.slow
 def test_atari_is_the_same_with_any_number_of_workers(process_engine: None) -> None:
     config = {
         "num_envs": 4, "train_batch_size": 64, "num_sgd_iter": 1, "sgd_minibatch_size": 64, "learner_threads": 1,

@@ -143,7 +143,7 @@ print(outplay.get(scale.remote(Point(2))).x, outplay.get(Cell.remote(Point(7)).r
 """
 
 
-@pytest.mark.parametrize("engine", ["inline", "process", "ray"])
+@pytest.mark.parametrize("engine", ["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_program_needs_no_guard(engine: str, run_script: Callable[..., Any]) -> None:
     result = run_script(NO_GUARD, engine)
     assert result.returncode == 0, result.stderr

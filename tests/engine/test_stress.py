@@ -124,6 +124,7 @@ def engine_with_a_small_store() -> Any:
     outplay.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine_with_a_small_store")
 @pytest.mark.parametrize("with_deaths", [False, True])
 def test_random_programs(with_deaths: bool) -> None:

@@ -188,7 +188,9 @@ def play(vector: Any, steps: int, seed: int = 0) -> list[bytes]:
     return said
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "differences" in name else ()) for name in VECTORS]
+)
 def test_equal_seeds_give_equal_episodes(name: str) -> None:
     one, other = make_vector(VECTORS[name], 3), make_vector(VECTORS[name], 3, num_threads=2)
     assert play(one, 60) == play(other, 60)
