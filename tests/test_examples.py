@@ -39,7 +39,7 @@ def lines(policy: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "engine"),
     [
-        pytest.param(program, engine, marks=[pytest.mark.slow] if engine == "ray" and "actors" not in program else [])
+        pytest.param(program, engine, marks=[pytest.mark.slow] if engine == "ray" else [])
         for program in PROGRAMS
         for engine in ("inline", "process", "ray")
     ],

@@ -576,6 +576,7 @@ def test_a_worker_replaced_by_another_call_repeats_nothing() -> None:
         assert ours.workers.replaced == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process_engine")
 def test_tasks_are_recorded_as_they_were_played(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def next_task(result: dict[str, Any], *_: Any) -> float:

@@ -65,7 +65,7 @@ def test_discounting(algorithm: type[Algorithm], gamma: float, waits: bool) -> N
 
 @pytest.mark.parametrize("algorithm", [A2C, PPO])  # PG has no value
 @pytest.mark.parametrize(("env", "value"), [(probes.Endless, 2.0), (probes.Over, 1.53125)])
-@pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
+@pytest.mark.parametrize("batch_mode", ["truncate_episodes", pytest.param("complete_episodes", marks=pytest.mark.slow)])
 def test_the_value_goes_on_where_an_episode_was_cut_off(
     algorithm: type[Algorithm], env: Any, value: float, batch_mode: str
 ) -> None:

@@ -151,7 +151,7 @@ def test_a_program_needs_no_guard(engine: str, run_script: Callable[..., Any]) -
     assert result.stdout.splitlines() == ["main runs", "6 7"]
 
 
-@pytest.mark.parametrize("engine", ["process", "ray"])
+@pytest.mark.parametrize("engine", ["process", pytest.param("ray", marks=pytest.mark.slow)])
 def test_modules_beside_the_program_reach_the_workers(
     engine: str, tmp_path: Path, run_script: Callable[..., Any]
 ) -> None:

@@ -371,6 +371,7 @@ except outplay.WorkerDiedError:
     assert result.stdout.split() == ["True", "died"], result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_a_thread_left_running_does_not_keep_an_actor() -> None:
     @outplay.remote

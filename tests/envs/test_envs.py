@@ -373,7 +373,9 @@ def test_every_environment_is_in_one_group(num_envs: int, num_groups: int) -> No
     assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "differences" in name else ()) for name in VECTORS]
+)
 @pytest.mark.parametrize("complete", [False, True])
 def test_a_group_is_rebuilt_from_its_fragments(name: str, complete: bool) -> None:
     spec = VECTORS[name]
