@@ -33,30 +33,17 @@ class QPolicy(Policy):
         self,
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
-        model: ModelConfig,
-        seed: int,
-        with_value: bool = False,
-        normalize_observations: bool = False,
-        normalize_actions: bool = True,
-        clip_actions: bool = False,
+        *arguments: Any,
         q: QOptions | None = None,
         spread: float = 0.0,
+        **more: Any,
     ) -> None:
         if not isinstance(action_space, gymnasium.spaces.Discrete):
             raise EnvError(f"DQN needs a Discrete action space, and this one is {action_space}; PPO takes any")
         self._q = q or QOptions()
         self._spread = spread
         self._exponents: Array | float = 1.0
-        super().__init__(
-            observation_space,
-            action_space,
-            model,
-            seed,
-            with_value,
-            normalize_observations,
-            normalize_actions,
-            clip_actions,
-        )
+        super().__init__(observation_space, action_space, *arguments, **more)
 
     @staticmethod
     def settings(config: Any) -> dict[str, Any]:

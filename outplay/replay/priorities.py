@@ -64,17 +64,8 @@ class SumTree:
 class PrioritizedReplay(Replay):
     """Steps drawn in proportion to priority^α (Schaul et al. 2016). New steps have the highest priority so far."""
 
-    def __init__(
-        self,
-        leaves: tuple[Leaf, ...],
-        groups: Mapping[int, int],
-        capacity: int,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        stack: int = 1,
-        alpha: float = 0.6,
-    ) -> None:
-        super().__init__(leaves, groups, capacity, n_step, gamma, stack)
+    def __init__(self, *arguments: Any, alpha: float = 0.6, **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self.alpha = alpha
         self.tree = SumTree(self.slots * self.lanes)
 
@@ -150,4 +141,4 @@ class ReplaySpec:
 
     def make(self, groups: Mapping[int, int]) -> Replay:
         arguments = (self.leaves, groups, self.capacity, self.n_step, self.gamma, self.stack)
-        return Replay(*arguments) if self.alpha is None else PrioritizedReplay(*arguments, self.alpha)
+        return Replay(*arguments) if self.alpha is None else PrioritizedReplay(*arguments, alpha=self.alpha)
