@@ -23,7 +23,7 @@ import numpy as np
 from outplay import DQN
 
 SLOW, SHARE, MEAN = 0.2, 0.01, 0.005
-SECONDS = 6.0  # that are measured
+SECONDS = 12.0  # that are measured
 
 
 class Sleepy(gymnasium.Env[Any, Any]):

@@ -13,8 +13,10 @@ from gymnasium import spaces
 from outplay.config import ModelConfig, OptimizerConfig
 from outplay.errors import CheckpointError, ConfigError, EnvError
 from outplay.optimizers import Optimizer
-from outplay.policies import ActionScaling, Policy, distribution_for
+from outplay.policies import ActionScaling, Policy, QPolicy, distribution_for
+from outplay.policies.dense import Dense
 from outplay.policies.networks import SparseLinear, set_entries
+from outplay.policies.qnetwork import QOptions
 from outplay.spaces import check_action_space, empty, leaves, split
 
 OBSERVATION_SPACES: dict[str, spaces.Space[Any]] = {
@@ -292,3 +294,62 @@ def test_weights_that_stand_still_are_the_ones_that_were_given(precision: Any) -
 def test_sparse_inputs_are_not_for_images() -> None:
     with pytest.raises(ConfigError, match="sparse_inputs"):
         Policy(spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(2), ModelConfig(sparse_inputs=True), 0)
+
+
+NUMBERS = spaces.Dict(
+    {"a": spaces.Box(-9, 9, (2, 3), np.float64), "b": spaces.MultiBinary(2), "c": spaces.Box(0, 9, ())}
+)
+FEW: dict[str, Any] = {
+    "tanh": (Policy, spaces.Discrete(3), {"fcnet_activation": "tanh"}, {}),
+    "shared layers": (Policy, spaces.Discrete(3), {"vf_share_layers": True}, {}),
+    "gaussian, shared": (Policy, spaces.Box(-1, 1, (2,)), {"vf_share_layers": True, "use_bias": False}, {}),
+    "normalised": (Policy, spaces.MultiBinary(3), {"fcnet_activation": "linear"}, {"normalize_observations": True}),
+    "no hidden layer": (Policy, spaces.Discrete(3), {"fcnet_hiddens": []}, {}),
+    "dueling": (QPolicy, spaces.Discrete(3), {}, {}),
+    "not dueling": (QPolicy, spaces.Discrete(3), {}, {"q": QOptions(dueling=False)}),
+}
+OTHERS: dict[str, Any] = {
+    "choices": (spaces.Discrete(3), Policy, {}, {}),
+    "images": (OBSERVATION_SPACES["small image"], Policy, {}, {}),
+    "other activations": (NUMBERS, Policy, {"fcnet_activation": "swish"}, {}),
+    "lower precision": (NUMBERS, Policy, {"precision": "bfloat16"}, {}),
+    "sparse": (spaces.Box(-1, 1, (8,), np.int8), Policy, {"sparse_inputs": True}, {}),
+    "long sums": (spaces.Box(-1, 1, (5000,)), Policy, {"fcnet_hiddens": [4]}, {}),
+    "wide layers": (NUMBERS, Policy, {"fcnet_hiddens": [5000, 4]}, {}),
+    "distributions": (NUMBERS, QPolicy, {}, {"q": QOptions(distributional="qr")}),
+    "noise": (NUMBERS, QPolicy, {}, {"q": QOptions(noisy=True)}),
+}
+
+
+def with_any_weights(policy: Policy, rng: np.random.Generator) -> Policy:
+    """As if it had learned: no weight, bias or normaliser is zero or one."""
+    policy.set_weights({n: np.asarray(0.3 + 0.1 * rng.normal(size=w.shape)) for n, w in policy.get_weights().items()})
+    return policy
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_few_rows_are_acted_for_in_numpy_with_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, actions, model, more = FEW[name]
+    rng = np.random.default_rng(0)
+    learning, acting = (kind(NUMBERS, actions, ModelConfig(**model), 0, **more) for _ in range(2))
+    monkeypatch.setattr(acting, "_by_torch", None)
+    for version in (1, 2):
+        acting.load(with_any_weights(learning, rng).snapshot(version))
+        said = act(acting, NUMBERS, explore=False)[2]
+        for extra, values in act(learning, NUMBERS, explore=False)[2].items():
+            assert said[extra] == pytest.approx(values, rel=1e-4)
+        alone = [act(acting, NUMBERS, rows, False)[2]["dist"] for rows in (1, 2, 3)]
+        assert all(np.array_equal(dist, said["dist"][: len(dist)]) for dist in alone)
+    acting.set_weights(with_any_weights(learning, rng).get_weights())
+    assert act(acting, NUMBERS, explore=False)[2]["dist"] == pytest.approx(
+        act(learning, NUMBERS, explore=False)[2]["dist"], rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_not_dense_is_left_to_torch(name: str) -> None:
+    space, kind, model, more = OTHERS[name]
+    policy = kind(space, spaces.Discrete(3), ModelConfig(**model), 0, **more)
+    policy.load(policy.snapshot(1))
+    assert Dense.of(policy.network) is None
+    assert np.isfinite(act(policy, space)[2]["dist"]).all()

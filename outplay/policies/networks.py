@@ -25,7 +25,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 _LARGE_IMAGE = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
 _SMALL_IMAGE = [(16, 3, 1), (32, 3, 1)]
 _LARGE = 36
-_FURTHEST = 10.0  # a normalised number is cut there
+FURTHEST = 10.0  # a normalised number is cut there
 
 Normaliser = tuple[Tensor, Tensor]  # what is subtracted, and what is multiplied by then
 Normalisers = list[Normaliser | None]  # one for each leaf
@@ -81,7 +81,7 @@ def _as_features(x: Tensor, leaf: Leaf, normaliser: Normaliser | None) -> Tensor
     space = leaf.space
     if normaliser is not None:
         mean, scale = normaliser
-        x = ((x - mean) * scale).clamp(-_FURTHEST, _FURTHEST)
+        x = ((x - mean) * scale).clamp(-FURTHEST, FURTHEST)
     if isinstance(space, spaces.Discrete):
         # Clamped: what is out of range is told with the environment's name when the Fragment is whole.
         return nn.functional.one_hot((x.long() - int(space.start)).clamp(0, int(space.n) - 1), int(space.n)).float()
@@ -225,7 +225,7 @@ class Network(nn.Module):
         """The layers that `_features` goes through."""
         return [self.encoder, self.hidden]
 
-    def _normalisers(self) -> Normalisers:
+    def normalisers(self) -> Normalisers:
         """(mean, scale) of each leaf that is normalised; those of images as images are."""
         normalisers: Normalisers = [None] * len(self.leaves)
         for i, leaf in enumerate(self.leaves):
@@ -235,6 +235,10 @@ class Network(nn.Module):
                     mean, scale = _arranged(mean[None], leaf).to(self.dtype), scale.to(self.dtype)
                 normalisers[i] = (mean, scale)
         return normalisers
+
+    def head(self) -> tuple[Tensor, Tensor] | None:
+        """What acting asks for as a linear function of the last hidden layer, (weight, bias); None if it is not one."""
+        return None
 
     @property
     def capturable(self) -> bool:
@@ -257,7 +261,7 @@ class Network(nn.Module):
             if still is not part:
                 for parameter, new in zip(still.parameters(), part.parameters(), strict=True):
                     parameter.copy_(new)
-        normalisers = self._normalisers()
+        normalisers = self.normalisers()
         if not self._still[0]:
             self._still[0][:] = normalisers
         for held, normaliser in zip(self._still[0], normalisers, strict=True):  # in their old places, for CUDA graphs
@@ -273,7 +277,7 @@ class Network(nn.Module):
 
     def _features(self, encoder: nn.Module, hidden: nn.Module, observations: tuple[Tensor, ...]) -> Tensor:
         """The last hidden layer. Lower precision ends there: outputs are computed in float32."""
-        normalisers = self._normalisers() if self._still is None else self._still[0]
+        normalisers = self.normalisers() if self._still is None else self._still[0]
         features: Tensor
         if self._still is not None and (still := self._still[1])[hidden] is not hidden:
             features = still[hidden](still[encoder](observations, normalisers, self.dtype).to(self.dtype))
@@ -346,6 +350,20 @@ class ActorCritic(Network):
     def _params(self, hidden: Tensor) -> Tensor:
         params: Tensor = self.policy_head(hidden)
         return params if self.log_std is None else torch.cat([params, self.log_std.expand_as(params)], -1)
+
+    @torch.no_grad()
+    def head(self) -> tuple[Tensor, Tensor]:
+        """The parameters of the action distribution, and with shared layers the value."""
+        rows: list[Tensor] = [self.policy_head.weight]
+        bias: Tensor | None = self.policy_head.bias
+        biases = [rows[0].new_zeros(len(rows[0])) if bias is None else bias]
+        if self.log_std is not None:
+            rows.append(torch.zeros_like(rows[0]))
+            biases.append(self.log_std)
+        if self.with_value and self.shares_layers:
+            rows.append(self.value_head.weight * self.value_scale)
+            biases.append(self.denormalised(self.value_head.bias))
+        return torch.cat(rows), torch.cat(biases)
 
     def policy(self, observations: tuple[Tensor, ...]) -> Tensor:
         """The parameters of the action distribution, (B, P)."""

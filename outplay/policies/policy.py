@@ -15,6 +15,7 @@ from outplay import spaces
 from outplay.config import ModelConfig
 from outplay.cudagraphs import CapturedActing
 from outplay.errors import CheckpointError, ConfigError, EnvError
+from outplay.policies.dense import Dense
 from outplay.policies.distributions import DiagonalGaussian, distribution_for
 from outplay.policies.networks import ActorCritic, Network
 from outplay.spaces import Leaf, Leaves, leaves
@@ -63,6 +64,7 @@ class Policy:
         self.version = 0
         self.device = torch.device("cpu")
         self._captured: dict[int, CapturedActing] = {}  # by the number of rows
+        self._dense: Dense | None = None  # the network, for a few rows
 
     @staticmethod
     def settings(config: Any) -> dict[str, Any]:  # noqa: ARG004 - other kinds of policies have some
@@ -74,6 +76,7 @@ class Policy:
         if torch.device(device) != self.device:
             self.device = torch.device(device)
             self.flat = flatten(self.network, self.device)
+            self._dense = None
         return self
 
     @property
@@ -85,18 +88,14 @@ class Policy:
     def parameters(self) -> list[Tensor]:
         return list(self.network.parameters())
 
-    @torch.inference_mode()
     def act(
         self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         """Actions for a batch of observations; extras: the distribution's parameters, and values if at hand."""
-        arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
-        if self.device.type == "cuda" and self.network.stands_still and self.network.capturable:
-            if (rows := len(arrays[0])) not in self._captured:
-                self._captured[rows] = CapturedActing(self._outputs, arrays, self.device)
-            outputs = self._captured[rows](arrays).numpy()
+        if self._dense is not None and len(observations[0]) <= Dense.FEW_ROWS:
+            outputs = self._dense(observations)
         else:
-            outputs = self._outputs(tuple(array.to(self.device) for array in arrays)).cpu().numpy()
+            outputs = self._by_torch(observations)
         chosen = outputs[:, : self.distribution.num_params]
         extras = {"dist": chosen}
         if self._values_when_acting:
@@ -127,6 +126,15 @@ class Policy:
 
     def _chosen(self, params: Array, explore: bool, rng: np.random.Generator) -> Array:
         return self.distribution.sample(params, rng) if explore else self.distribution.mode(params)
+
+    @torch.inference_mode()
+    def _by_torch(self, observations: Leaves) -> Array:
+        arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
+        if self.device.type == "cuda" and self.network.stands_still and self.network.capturable:
+            if (rows := len(arrays[0])) not in self._captured:
+                self._captured[rows] = CapturedActing(self._outputs, arrays, self.device)
+            return self._captured[rows](arrays).numpy()
+        return self._outputs(tuple(array.to(self.device) for array in arrays)).cpu().numpy()
 
     def _outputs(self, observations: tuple[Tensor, ...]) -> Tensor:
         """The distribution's parameters, (B, P), and if at hand the value as one more column."""
@@ -169,7 +177,7 @@ class Policy:
             for name, p in own.items():
                 p.copy_(values[name])
         if self.network.stands_still:
-            self.network.stand_still()
+            self._stand_still()
 
     def snapshot(self, version: int) -> Weights:
         return Weights(version, self.flat.detach().cpu().numpy().copy())
@@ -180,7 +188,12 @@ class Policy:
         self.version = weights.version
         with torch.no_grad():
             self.flat.copy_(torch.from_numpy(np.array(weights.flat)))
+        self._stand_still()
+
+    def _stand_still(self) -> None:
+        """The weights stay as they are until the next ones: what follows from them alone is computed now."""
         self.network.stand_still()
+        self._dense = Dense.of(self.network) if self.device.type == "cpu" else None
 
 
 def flatten(model: nn.Module, device: torch.device | None = None) -> Tensor:

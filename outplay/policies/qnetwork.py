@@ -98,6 +98,19 @@ class QNetwork(Network):
     def _heads(self) -> list[nn.Module]:
         return [self.advantage_head] if self.value_head is None else [self.advantage_head, self.value_head]
 
+    @torch.no_grad()
+    def head(self) -> tuple[Tensor, Tensor] | None:
+        """The values of the actions: value and advantages added up."""
+        advantages, value = self.advantage_head, self.value_head
+        if self.num_atoms > 1 or self.is_noisy:
+            return None
+        if value is None:
+            return advantages.weight, advantages.bias
+        return (
+            value.weight + advantages.weight - advantages.weight.mean(0),
+            value.bias + advantages.bias - advantages.bias.mean(),
+        )
+
     @property
     def capturable(self) -> bool:
         return super().capturable and not self.is_noisy

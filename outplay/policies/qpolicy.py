@@ -42,7 +42,7 @@ class QPolicy(Policy):
             raise EnvError(f"DQN needs a Discrete action space, and this one is {action_space}; PPO takes any")
         self._q = q or QOptions()
         self._spread = spread
-        self._exponents: Array | float = 1.0
+        self._chances: Array | None = None  # of an action at random, in each lane
         super().__init__(observation_space, action_space, *arguments, **more)
 
     @staticmethod
@@ -57,9 +57,10 @@ class QPolicy(Policy):
         return self.network
 
     def for_lanes(self, first: int, number: int, total: int) -> Self:
-        """The same policy, for these lanes of all."""
+        """The same policy, for these lanes of all, until the next Weights."""
         shared = copy.copy(self)
-        shared._exponents = 1.0 + self._spread * np.arange(first, first + number) / max(1, total - 1)
+        exponents = 1.0 + self._spread * np.arange(first, first + number) / max(1, total - 1)
+        shared._chances = self.q_network.epsilon.item() ** exponents
         return shared
 
     def act(
@@ -80,5 +81,6 @@ class QPolicy(Policy):
         if not explore:
             return best
         rows, actions = params.shape
-        at_random = rng.random(rows) < self.q_network.epsilon.item() ** self._exponents
+        chances: Any = self.q_network.epsilon.item() if self._chances is None else self._chances
+        at_random = rng.random(rows) < chances
         return np.where(at_random, rng.integers(0, actions, rows), best) if at_random.any() else best

@@ -595,9 +595,16 @@ def test_tasks_are_recorded_as_they_were_played(tmp_path: Path, caplog: pytest.L
 @pytest.mark.usefixtures("process_engine")
 def test_epsilon_reaches_the_agents_before_learning_starts() -> None:
     exploration = {"initial_epsilon": 1.0, "final_epsilon": 0.0, "epsilon_timesteps": 256, "epsilon_spread": 0.0}
-    with trainer(probes.Match, **BESIDE, learning_starts=2000, exploration_config=exploration) as ours:
-        train(ours, 12)
+    with trainer(
+        probes.Match, **BESIDE, learning_starts=50_000, buffer_size=50_000, exploration_config=exploration
+    ) as ours:
+        while ours.timesteps < 512:
+            ours.train()
+        before = [state.fragments for state in ours.workers.states]
+        while min(now.fragments - then for now, then in zip(ours.workers.states, before, strict=True)) < 6:
+            ours.train()  # what was asked for before has been given by then
         ours.evaluate()
+        assert not ours.learner.updates
         epsilons = ours.workers.pool.call_all("apply", lambda worker: worker.policy.q_network.epsilon.item())
         assert epsilons == [0.0, 0.0]
 
