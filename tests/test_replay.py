@@ -142,6 +142,32 @@ def test_a_sum_tree_by_hand() -> None:
     assert tree.find(np.array([1.0])).tolist() == [4]
 
 
+@pytest.mark.parametrize("size", [17, 70_000, 1_100_000])
+def test_a_sum_tree_finds_what_a_sum_from_the_left_does(size: int) -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 3, size).astype(float)  # without rounding; a third of them nothing
+    tree = SumTree(size)
+    tree.set(np.arange(size), np.ones(size))
+    for some in np.array_split(rng.permutation(size), 3):
+        tree.set(some, numbers[some])
+    masses = np.append(rng.random(1000), [0.0, np.nextafter(1.0, 0)]) * numbers.sum()
+    assert tree.total == numbers.sum()
+    assert tree.find(masses).tolist() == np.searchsorted(np.cumsum(numbers), masses, side="right").tolist()
+
+
+def test_a_sum_tree_is_the_same_however_its_numbers_came() -> None:
+    rng = np.random.default_rng(1)
+    numbers = rng.random(70_000)
+    at_once, in_parts = SumTree(len(numbers)), SumTree(len(numbers))
+    at_once.set(np.arange(len(numbers)), numbers)
+    for some in np.array_split(rng.permutation(len(numbers)), 50):
+        in_parts.set(some, rng.random(len(some)))
+        in_parts.set(some, numbers[some])
+    masses = rng.random(20_000) * at_once.total
+    assert in_parts.total == at_once.total
+    assert np.array_equal(in_parts.find(masses), at_once.find(masses))
+
+
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=70), st.data())
 @settings(deadline=None)
 def test_a_sum_tree_is_a_list_of_numbers(values: list[float], data: Any) -> None:
