@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from outplay import PPO
+from outplay import DQN, PPO
 from outplay.algorithms.ppo import PPOLearner
 from outplay.fragments import join
 
@@ -79,3 +79,73 @@ def test_a_run_that_acted_on_a_gpu_goes_on_without(caplog: pytest.LogCaptureFixt
     with trainer(num_gpus=0, act_on_gpu=True) as ours:
         assert ours.config.act_on_gpu is False
     assert "acting on the CPU" in caplog.text
+
+
+# DQN
+
+SWITCHES: dict[str, dict[str, Any]] = {
+    "plain": {"double_q": False, "dueling": False},
+    "QR, soft target": {"distributional": "qr", "num_atoms": 11, "tau": 0.1, "target_network_update_freq": 1},
+    "Rainbow": {"distributional": "c51", "noisy": True, "prioritized_replay": True, "n_step": 3},
+}
+
+
+def q_learner(env: str, **config: Any) -> DQN:
+    settings = {"train_batch_size": 64, "learning_starts": 64, "num_env_groups": 2, "buffer_size": 2_000}
+    model = {"fcnet_hiddens": [64], **({"conv_filters": [[16, 8, 4], [32, 4, 2]]} if env.startswith("ALE") else {})}
+    return DQN(env=env, config={"num_workers": 0, "num_gpus": 1, "model": model, **settings, **config})
+
+
+@on_gpu
+@pytest.mark.parametrize("switches", SWITCHES)
+def test_q_learning_there_is_what_it_is_here(switches: str) -> None:
+    """From the same steps: the same draws, and the same numbers but for rounding, which small steps keep small."""
+    config = {**SWITCHES[switches], "normalize_observations": True, "act_on_gpu": False}
+    config |= {"lr": 1e-5, "training_intensity": 1 / 8, "prioritized_replay": False}  # which rounding would change
+    with q_learner("ALE/Pong-v5", **config) as there, q_learner("ALE/Pong-v5", **config, num_gpus=0) as here:
+        for iteration in range(3):
+            batch = join(there._collect())
+            ours = there.learner.update(batch, 64 * iteration, iteration)
+            assert ours == pytest.approx(here.learner.update(batch, 64 * iteration, iteration), rel=2e-2, abs=1e-3)
+        assert ours["updates"] == 16
+        assert torch.allclose(there.policy.flat.cpu(), here.policy.flat, atol=1e-4)
+        assert there.policy.flat.device.type == "cuda"
+
+
+@on_gpu
+@pytest.mark.parametrize("switches", SWITCHES)
+def test_acting_by_values_follows_the_weights(switches: str) -> None:
+    with q_learner("ALE/Pong-v5", **SWITCHES[switches]) as ours:
+        assert ours.config.act_on_gpu is True
+        rng = np.random.default_rng(0)
+        observations = (rng.integers(0, 255, (4, 4, 84, 84), dtype=np.uint8),)
+        for _ in range(3):
+            ours.train()
+            (worker,) = ours.workers.foreach_worker(lambda worker: worker)
+            acted = worker.policy.act(observations, {}, False, rng)[2]
+            assert acted["dist"] == pytest.approx(ours.policy.act(observations, {}, False, rng)[2]["dist"], abs=1e-2)
+
+
+@on_gpu
+def test_the_replay_is_resumed_with_the_rest(tmp_path: Path) -> None:
+    with q_learner("CartPole-v1", **SWITCHES["Rainbow"]) as first:
+        for _ in range(4):
+            first.train()
+        path = first.save(tmp_path)
+        result = first.train()
+    with q_learner("CartPole-v1", **SWITCHES["Rainbow"]) as second:
+        second.restore(path)
+        again = second.train()
+    assert again["episodes_total"] == result["episodes_total"]
+    assert again["learner"] == pytest.approx(result["learner"], rel=1e-2)
+
+
+@on_gpu
+def test_agents_beside_a_learner_on_the_gpu() -> None:
+    config = {"async": True, "num_workers": 2, "num_envs": 4, "num_env_groups": 4}
+    with q_learner("CartPole-v1", **config) as ours:
+        for _ in range(6):
+            learned = ours.train()["learner"]
+        assert ours.policy.flat.device.type == "cuda"
+        assert learned["updates"] > 0
+        assert learned["policy_lag"] >= 0
