@@ -6,7 +6,8 @@ What a recorded function reads and writes must stay where it is; the values ther
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,17 +45,29 @@ class CapturedActing:
         return self._results.clone()
 
 
-class Minibatch(Protocol):
-    def tensors(self) -> list[Tensor]: ...
+@dataclass
+class Minibatch:
+    """Rows that are learned from: every field is a tensor with an entry for each, or a tuple of such tensors."""
 
-    def each(self, function: Callable[[Tensor], Tensor]) -> Self: ...
+    def __len__(self) -> int:
+        return len(self.tensors()[0])
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for value in vars(self).values() for tensor in (value if isinstance(value, tuple) else (value,))]
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Self:
+        changed = {
+            name: tuple(map(function, value)) if isinstance(value, tuple) else function(value)
+            for name, value in vars(self).items()
+        }
+        return replace(self, **changed)
 
 
 M = TypeVar("M", bound=Minibatch)
 
 
 class CapturedStep(Generic[M]):
-    """A learner's step: `step(minibatch, *scalars)` gives a number and metrics, and changes `state`.
+    """A learner's step: `step(minibatch, *scalars)` gives a number and metrics of any shape, and changes `state`.
 
     >>> captured = CapturedStep(step, minibatch, [lr], [weights, moments])
     >>> norm, metrics = captured(minibatch, lr)
@@ -77,8 +90,8 @@ class CapturedStep(Generic[M]):
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             number, metrics = step(self._minibatch, *self._scalars)
-            self._outputs = torch.stack([number, *metrics.values()])
-        self._names = list(metrics)
+            self._outputs = torch.cat([value.reshape(-1) for value in (number, *metrics.values())])
+        self._shapes = {name: value.shape for name, value in metrics.items()}
 
     def __call__(self, minibatch: M, *scalars: float) -> tuple[Tensor, dict[str, Tensor]]:
         for own, given in zip(self._minibatch.tensors(), minibatch.tensors(), strict=True):
@@ -86,8 +99,9 @@ class CapturedStep(Generic[M]):
         for scalar, value in zip(self._scalars, scalars, strict=True):
             scalar.fill_(value)
         self._graph.replay()
-        number, *metrics = self._outputs.clone().unbind()
-        return number, dict(zip(self._names, metrics, strict=True))
+        number, *metrics = torch.split(self._outputs.clone(), [1, *(shape.numel() for shape in self._shapes.values())])
+        named = zip(self._shapes.items(), metrics, strict=True)
+        return number.view(()), {name: values.view(shape) for (name, shape), values in named}
 
 
 def _warm_up(function: Callable[[], object]) -> None:

@@ -6,8 +6,13 @@ value after them counts for: γ^m after m steps, and 0 where the episode termina
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from outplay.cudagraphs import Minibatch
+from outplay.policies import QNetwork
 
 
 def chosen(values: Tensor, actions: Tensor) -> Tensor:
@@ -64,3 +69,36 @@ def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Te
     huber = torch.where(size <= kappa, 0.5 * errors**2, kappa * (size - 0.5 * kappa))
     weights = (levels[None, :, None] - (errors.detach() < 0).to(quantiles.dtype)).abs()
     return (weights * huber / kappa).mean(-1).sum(-1)
+
+
+@dataclass
+class Drawn(Minibatch):
+    """Transitions as tensors, where they are learned from."""
+
+    observations: tuple[Tensor, ...]
+    actions: Tensor
+    rewards: Tensor
+    next_observations: tuple[Tensor, ...]
+    discounts: Tensor
+    weights: Tensor
+
+
+def losses(network: QNetwork, target: QNetwork, drawn: Drawn, double: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(loss, how wrong the network was, value of the action that was taken) of each transition, (B,) each."""
+    following = drawn.next_observations
+    outputs = network(drawn.observations)
+    taken = chosen(outputs, drawn.actions)
+    with torch.no_grad():
+        values = chosen(network.expected(outputs), drawn.actions)
+        after = target(following)
+        best = network.values(following) if double else target.expected(after)
+        next_taken = chosen(after, best.argmax(-1))
+        if network.kind == "c51":
+            goal = projected(network.atoms, next_taken.softmax(-1), drawn.rewards, drawn.discounts)
+        else:
+            goal = target_values(drawn.rewards[:, None], drawn.discounts[:, None], next_taken)
+    if network.kind is None:
+        each = torch.nn.functional.smooth_l1_loss(taken, goal, reduction="none").squeeze(-1)
+        return each, (goal - taken.detach()).squeeze(-1), values
+    each = cross_entropy(taken, goal) if network.kind == "c51" else quantile_huber(taken, goal)
+    return each, each.detach(), values

@@ -26,6 +26,7 @@ from outplay.config import (
     at,
     one_name_each,
 )
+from outplay.cudagraphs import Scalar
 from outplay.engine.slots import count_cpus
 from outplay.envs import GroupState, split_envs
 from outplay.errors import ConfigError
@@ -33,6 +34,7 @@ from outplay.fragments import Batch, Fragment, join
 from outplay.optimizers import check_norm
 from outplay.policies import Policy, QPolicy, Weights
 from outplay.policies.policy import flatten
+from outplay.qlearning import Drawn
 from outplay.replay import Replay, ReplaySpec, ShardedReplay, Transitions
 from outplay.streams import stream
 
@@ -239,15 +241,14 @@ class DQNLearner(Learner[DQNConfig]):
                 rng = stream(config.seed, "noise", self.updates)
                 self.q_network.draw_noise(rng)
                 self.target.draw_noise(rng)
-            losses, errors, values = self.losses(drawn)
-            loss = (losses * self.tensor(drawn.weights)).mean()
-            norm = self.optimizer.step(loss, lr, config.grad_clip)
+            norm, metrics = self.step(self.here(drawn), lr)
+            errors = metrics.pop("errors")
             if config.prioritized_replay:
                 if not errors.isfinite().all():
                     check_norm(math.nan, lr)
                 self.replay.update(drawn.places, errors.cpu().numpy())
             self._follow()
-            self._pieces.append({"loss": loss.detach(), "q_mean": values.mean(), "grad_norm": norm})
+            self._pieces.append({**metrics, "grad_norm": norm})
         if self._pieces:  # on a GPU nothing was looked at so far
             check_norm(float(self._pieces[-1]["grad_norm"]), lr)
 
@@ -260,31 +261,25 @@ class DQNLearner(Learner[DQNConfig]):
             end = self._num_parameters
             self.target_flat[:end].lerp_(self.policy.flat[:end].detach(), self.config.tau)
 
-    def losses(self, drawn: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """(loss, how wrong the network was, value of the action that was taken) of each transition, (B,) each."""
-        network = self.q_network
-        actions = self.tensor(drawn.actions)
-        rewards, discounts = self.tensor(drawn.rewards), self.tensor(drawn.discounts)
-        following = self.tensors(drawn.next_observations)
-        outputs = network(self.tensors(drawn.observations))
-        taken = qlearning.chosen(outputs, actions)
-        with torch.no_grad():
-            values = qlearning.chosen(network.expected(outputs), actions)
-            after = self.target(following)
-            best = network.values(following) if self.config.double_q else self.target.expected(after)
-            next_taken = qlearning.chosen(after, best.argmax(-1))
-            if network.kind == "c51":
-                goal = qlearning.projected(network.atoms, next_taken.softmax(-1), rewards, discounts)
-            else:
-                goal = qlearning.target_values(rewards[:, None], discounts[:, None], next_taken)
-        if network.kind == "c51":
-            losses = qlearning.cross_entropy(taken, goal)
-        elif network.kind == "qr":
-            losses = qlearning.quantile_huber(taken, goal)
-        else:
-            losses = torch.nn.functional.smooth_l1_loss(taken, goal, reduction="none").squeeze(-1)
-            return losses, (goal - taken.detach()).squeeze(-1), values
-        return losses, losses.detach(), values
+    def here(self, drawn: Transitions) -> Drawn:
+        return Drawn(
+            self.tensors(drawn.observations),
+            self.tensor(drawn.actions),
+            self.tensor(drawn.rewards),
+            self.tensors(drawn.next_observations),
+            self.tensor(drawn.discounts),
+            self.tensor(drawn.weights),
+        )
+
+    def step(self, drawn: Drawn, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """Learn from a minibatch: the norm of the gradient, and metrics; among them how wrong the network was, (B,)."""
+        return self.recorded(self._step, drawn, lr) if self.records else self._step(drawn, lr)
+
+    def _step(self, drawn: Drawn, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, errors, values = qlearning.losses(self.q_network, self.target, drawn, self.config.double_q)
+        loss = (losses * drawn.weights).mean()
+        norm = self.optimizer.step(loss, lr, self.config.grad_clip)
+        return norm, {"loss": loss.detach(), "q_mean": values.mean(), "errors": errors}
 
     def figures(self) -> dict[str, float]:
         """The means over the updates since they were last asked for."""

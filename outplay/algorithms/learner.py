@@ -13,6 +13,7 @@ from torch import Tensor
 
 from outplay import returns
 from outplay.config import AlgorithmConfig, at
+from outplay.cudagraphs import CapturedStep, Minibatch
 from outplay.fragments import Batch, Fragment
 from outplay.metrics import RunningMoments
 from outplay.optimizers import Optimizer
@@ -36,7 +37,7 @@ class Estimates:
 
 
 @dataclass
-class Rows:
+class Rows(Minibatch):
     """Steps as rows, for the loss: the (T, N) of a Batch without what is not valid."""
 
     observations: tuple[Tensor, ...]
@@ -46,29 +47,11 @@ class Rows:
     advantages: Tensor
     targets: Tensor  # of the value, normalised as the network's output is
 
-    def __len__(self) -> int:
-        return len(self.actions)
-
     def shuffled(self, order: Tensor) -> Rows:
         return self.each(lambda tensor: _shuffled(tensor, order))
 
     def piece(self, begin: int, end: int) -> Rows:
         return self.each(lambda tensor: tensor[begin:end])
-
-    def tensors(self) -> list[Tensor]:
-        return [
-            *self.observations, self.actions, self.old_params, self.old_log_prob, self.advantages, self.targets
-        ]  # fmt: skip
-
-    def each(self, function: Callable[[Tensor], Tensor]) -> Rows:
-        return Rows(
-            tuple(function(leaf) for leaf in self.observations),
-            function(self.actions),
-            function(self.old_params),
-            function(self.old_log_prob),
-            function(self.advantages),
-            function(self.targets),
-        )
 
 
 def _shuffled(tensor: Tensor, order: Tensor) -> Tensor:
@@ -93,6 +76,7 @@ class Learner(Generic[C]):
         self.optimizer = Optimizer(policy.parameters, policy.flat, config.optimizer)
         self.moments = {i: RunningMoments(leaf.shape) for i, leaf in enumerate(policy.leaves) if is_normalisable(leaf)}
         self.value_moments = (0.0, 0.0, 0.0)  # weight, mean and mean square of what values are to be
+        self._recorded: dict[int, CapturedStep[Any]] = {}  # by the number of rows
 
     @property
     def model(self) -> ActorCritic:
@@ -106,6 +90,19 @@ class Learner(Generic[C]):
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
     # What an update is made of.
+
+    @property
+    def records(self) -> bool:
+        """Whether steps can be recorded and replayed: on a GPU, if the network allows it."""
+        return self.device.type == "cuda" and self.network.capturable
+
+    def recorded(
+        self, step: Callable[..., tuple[Tensor, dict[str, Tensor]]], rows: Minibatch, *scalars: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`step(rows, *scalars)`, which learns from a minibatch; recorded once for each number of rows."""
+        if len(rows) not in self._recorded:
+            self._recorded[len(rows)] = CapturedStep(step, rows, scalars, self.optimizer.tensors)
+        return self._recorded[len(rows)](rows, *scalars)
 
     def rewards(self, batch: Batch | Fragment) -> Array:
         """Rewards as they are learned from."""

@@ -13,7 +13,7 @@ from outplay import returns
 from outplay.algorithms.algorithm import Algorithm
 from outplay.algorithms.learner import Estimates, Learner, Rows, Segments, explained_variance, mean_metrics
 from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at
-from outplay.cudagraphs import CapturedStep, Scalar
+from outplay.cudagraphs import Scalar
 from outplay.fragments import Batch
 from outplay.optimizers import check_norm
 from outplay.policies import Policy
@@ -64,7 +64,6 @@ class PPOLearner(Learner[PPOConfig]):
     def __init__(self, policy: Policy, config: PPOConfig) -> None:
         super().__init__(policy, config)
         self.kl_coeff = config.kl_coeff
-        self._captured: dict[int, CapturedStep[Rows]] = {}  # steps on a GPU, by the number of rows
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
         config = self.config
@@ -100,13 +99,9 @@ class PPOLearner(Learner[PPOConfig]):
     def step(self, rows: Rows, lr: float, entropy_coeff: float, measure: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Learn from a minibatch: the norm of the gradient, and if they are to be measured, metrics."""
         # Whole episodes make minibatches of ever new sizes, which are not worth a recording each.
-        plain = self.config.batch_mode == "complete_episodes" or not self.model.capturable
-        if self.device.type == "cpu" or plain:
+        if not self.records or self.config.batch_mode == "complete_episodes":
             return self._step(rows, lr, entropy_coeff, self.kl_coeff, measure)
-        if len(rows) not in self._captured:
-            scalars = [lr, entropy_coeff, self.kl_coeff]
-            self._captured[len(rows)] = CapturedStep(self._step, rows, scalars, self.optimizer.tensors)
-        return self._captured[len(rows)](rows, lr, entropy_coeff, self.kl_coeff)
+        return self.recorded(self._step, rows, lr, entropy_coeff, self.kl_coeff)
 
     def _step(
         self, rows: Rows, lr: Scalar, entropy_coeff: Scalar, kl_coeff: Scalar, measure: bool = True

@@ -17,6 +17,7 @@ from outplay.algorithms.dqn import DQNConfig, DQNLearner
 from outplay.algorithms.ppo import PPOConfig
 from outplay.config import validated
 from outplay.fragments import Batch
+from outplay.qlearning import losses
 from outplay.replay import Replay, Transitions
 from outplay.streams import stream
 from tests import probes
@@ -99,7 +100,8 @@ def one(action: int, reward: float, discount: float) -> Transitions:
 )
 def test_the_loss_by_hand(double_q: bool, discount: float, target: float) -> None:
     learner = known((0.1, 2.0), (5.0, 3.0), double_q=double_q)
-    loss, wrong, value = learner.losses(one(0, 1.0, discount))
+    drawn = learner.here(one(0, 1.0, discount))
+    loss, wrong, value = losses(learner.q_network, learner.target, drawn, double_q)
     assert float(value) == pytest.approx(0.1)
     error = abs(target - 0.1)
     assert float(wrong) == pytest.approx(target - 0.1)

@@ -86,6 +86,7 @@ def test_a_run_that_acted_on_a_gpu_goes_on_without(caplog: pytest.LogCaptureFixt
 SWITCHES: dict[str, dict[str, Any]] = {
     "plain": {"double_q": False, "dueling": False},
     "QR, soft target": {"distributional": "qr", "num_atoms": 11, "tau": 0.1, "target_network_update_freq": 1},
+    "C51, by priority": {"distributional": "c51", "prioritized_replay": True, "target_network_update_freq": 5},
     "Rainbow": {"distributional": "c51", "noisy": True, "prioritized_replay": True, "n_step": 3},
 }
 
@@ -108,6 +109,9 @@ def test_q_learning_there_is_what_it_is_here(switches: str) -> None:
             ours = there.learner.update(batch, 64 * iteration, iteration)
             assert ours == pytest.approx(here.learner.update(batch, 64 * iteration, iteration), rel=2e-2, abs=1e-3)
         assert ours["updates"] == 16
+        drawn = here.learner.replay.sample(32, np.random.default_rng(0))
+        wrong = [ours.learner.step(ours.learner.here(drawn), 0.0)[1]["errors"].cpu() for ours in (there, here)]
+        assert torch.allclose(*wrong, rtol=2e-2, atol=1e-2)
         assert torch.allclose(there.policy.flat.cpu(), here.policy.flat, atol=1e-4)
         assert there.policy.flat.device.type == "cuda"
 
