@@ -57,7 +57,7 @@ class ParameterServer:
         np.savez(path, **self.weights)  # arrays, not a pickle that would be executed when it is read
 
 
-# A remote class: the tutorial never makes its buffer one, so each agent would fill a copy that no trainer sees.
+# A remote class: the tutorial never makes its buffer one, so its DataBuffer.remote() fails before the first step.
 @outplay.remote
 class DataBuffer:
     def __init__(self, size: int) -> None:
@@ -147,11 +147,14 @@ def main() -> None:
     parser.add_argument("--most-steps", type=int, default=150_000)
     parser.add_argument("--save", help="write the network's weights here, as .npz")
     args = parser.parse_args()
+    if args.agents < 1:
+        parser.error(f"--agents is {args.agents}: at least one has to play")
 
     # A slot for each agent and one for the trainer, whatever the machine has; the two actors take none.
     slots = {} if args.address else {"num_cpus": args.agents + 1}
     outplay.init(args.engine, address=args.address, **slots)
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # inline the trainer runs here, and more are no faster for layers this small
     server, buffer = ParameterServer.remote(DQN().weights()), DataBuffer.remote(SIZE)
     steps, rounds, updates, returns = 0, 0, 0, []
 
@@ -165,7 +168,7 @@ def main() -> None:
     while steps < args.most_steps:
         ready, _ = outplay.wait([*([] if trainer is None else [trainer]), *agents], num_returns=1)
         if ready[0] is trainer:
-            memory, trainer = trainer, None
+            memory, trainer = outplay.get(trainer), None  # if it failed, that is raised here
         else:
             agents.remove(ready[0])
             played, length = outplay.get(ready[0])
@@ -184,6 +187,8 @@ def main() -> None:
             continue  # agents wait for the trainer, or it would learn from what an old network did
         while len(agents) < args.agents:
             agents.append(next_agent())
+    if trainer is not None:
+        outplay.get(trainer)  # its last round counts, too
     if args.save:
         outplay.get(server.save.remote(args.save))
     outplay.shutdown()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -353,3 +355,51 @@ def test_what_is_not_dense_is_left_to_torch(name: str) -> None:
     policy.load(policy.snapshot(1))
     assert Dense.of(policy.network) is None
     assert np.isfinite(act(policy, space)[2]["dist"]).all()
+
+
+def test_rows_are_summed_up_alike_however_they_lie_in_memory() -> None:
+    policy = Policy(spaces.Box(-1, 1, (40,)), spaces.Discrete(3), ModelConfig(), 0)
+    policy.load(policy.snapshot(1))
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(4, 40)).astype(np.float32)
+    said = [policy.act((array,), {}, False, rng)[2]["dist"] for array in (rows, np.asfortranarray(rows))]
+    assert np.array_equal(*said)
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Box(20_000_000, 20_000_100, (3,), np.int32), spaces.Box(0, 1, (3,), np.bool_)], ids=["int", "bool"]
+)
+def test_whole_numbers_are_normalised_alike_here_and_there(space: spaces.Box) -> None:
+    policies = [Policy(space, spaces.Discrete(3), ModelConfig(), 0, normalize_observations=True) for _ in range(2)]
+    learning, acting = (with_any_weights(policy, np.random.default_rng(0)) for policy in policies)
+    mean = {"observation_mean_0": np.full(3, 20_000_050.0 if space.dtype == np.int32 else 0.5)}
+    learning.set_weights({**learning.get_weights(), **mean})
+    acting.load(learning.snapshot(1))
+    ours, theirs = (act(policy, space, explore=False)[2]["dist"] for policy in (acting, learning))
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [Policy, QPolicy])
+def test_a_copy_has_weights_of_its_own(kind: type[Policy]) -> None:
+    space = spaces.Box(-1, 1, (3,))
+    one, other = (kind(space, spaces.Discrete(3), ModelConfig(), seed) for seed in (0, 1))
+    one.load(one.snapshot(1))
+    for copied in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert np.array_equal(act(copied, space, explore=False)[2]["dist"], act(one, space, explore=False)[2]["dist"])
+        before = one.flat.clone()
+        copied.load(other.snapshot(2))
+        assert copied.network.state_dict()["hidden.0.weight"].equal(other.network.state_dict()["hidden.0.weight"])
+        assert copied.snapshot(3).flat.tobytes() == other.snapshot(3).flat.tobytes()
+        assert one.flat.equal(before)
+
+
+def test_changing_parameters_in_place_does_not_mix_old_and_new() -> None:
+    space = spaces.Box(-1, 1, (3,))
+    policy = Policy(space, spaces.Discrete(3), ModelConfig(), 0)
+    policy.load(policy.snapshot(1))
+    before = act(policy, space, explore=False)[2]["dist"]
+    with torch.no_grad():
+        policy.network.hidden[0].weight.mul_(2)
+    assert np.array_equal(act(policy, space, explore=False)[2]["dist"], before)
+    policy.set_weights(policy.get_weights())
+    assert not np.array_equal(act(policy, space, explore=False)[2]["dist"], before)

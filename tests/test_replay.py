@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outplay.fragments import Fragment
-from outplay.replay import PrioritizedReplay, Replay, ReplaySpec, SumTree
+from outplay.replay import PrioritizedReplay, Replay, ReplaySpec, ShardedReplay, SumTree
 from outplay.spaces import leaves
 
 NUMBERS = leaves(gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32))
@@ -420,3 +420,33 @@ def test_what_does_not_go_on_was_cut_off(images: bool) -> None:
     replay.add(replace(steps_of(0, 25, 5, rng, images=images), number=3))  # the next one, but it begins anew
     assert replay.truncated[15].all()
     assert whole <= set(replay.segments(()))
+
+
+@pytest.mark.parametrize("alpha", [None, 0.6])
+@pytest.mark.usefixtures("process_engine")
+def test_what_holds_too_little_is_not_drawn_from(alpha: float | None) -> None:
+    """As after resuming with a larger `n_step`: many steps were added, few of them are there."""
+    groups = {0: 1, 1: 1}
+
+    def add(replay: Any, number: int) -> None:
+        for group in groups:
+            replay.add(replace(numbered(5 * number, 5, starts=[] if number else [0]), group=group))
+
+    small = ReplaySpec(NUMBERS, 20, alpha=alpha).make(groups)
+    for number in range(20):
+        add(small, number)
+    state, arrays = small.state()
+    larger = ReplaySpec(NUMBERS, 400, n_step=30, alpha=alpha)
+    for replay in (larger.make(groups), ShardedReplay(larger, groups, 2)):
+        replay.load(state, arrays)
+        for name, read in small.segments(()).items():
+            replay.write(name, read())
+        ready = []
+        for number in range(20, 26):
+            ready.append(replay.is_ready)
+            add(replay, number)
+        assert ready == [False] * 5 + [
+            True
+        ]  # 10 steps of each lane were kept, and the 31st makes one that can be drawn
+        (drawn,) = replay.draw(4, [np.random.default_rng(0)])
+        assert (drawn.observations[0] >= 90).all()

@@ -104,8 +104,7 @@ class Algorithm:
         self._task_env: Any = None
         self._folder: Path | None = None
         self._on_disk = OnDisk()  # the segments of the checkpoint that was written or read last
-        self._reported = 0  # timesteps up to the last result
-        self._returns: list[float] = []  # of the episodes since then
+        self._returns: list[float] = []  # of the episodes since the last result
         self._action_rng = stream(self.config.seed, "single actions")
 
     def _resolve(self) -> None:
@@ -187,13 +186,12 @@ class Algorithm:
 
     def train(self) -> dict[str, Any]:
         """Collect a batch, learn from it: one iteration. Returns its figures."""
-        started = time.perf_counter()
+        started, steps_before, seconds_before = time.perf_counter(), self.timesteps, self.seconds
         metrics = self._iterate()
         self.iteration += 1
         evaluation = self._evaluation_if_due()
         seconds = time.perf_counter() - started
-        self.seconds += seconds
-        steps, self._reported = self.timesteps - self._reported, self.timesteps
+        self.seconds = seconds_before + seconds
         returns, self._returns = self._returns, []
         result = {
             "training_iteration": self.iteration,
@@ -203,7 +201,7 @@ class Algorithm:
             "episode_returns": returns,
             "time_this_iter_s": seconds,
             "time_total_s": self.seconds,
-            "env_steps_per_s": steps / seconds,
+            "env_steps_per_s": (self.timesteps - steps_before) / seconds,
             "learner": metrics,
             "stages_s": self.timers.take(),
             **({} if evaluation is None else {"evaluation": evaluation}),
@@ -233,6 +231,12 @@ class Algorithm:
 
     def _rest(self) -> None:
         """Come to rest: nothing is under way afterwards. A synchronous algorithm always is, between two iterations."""
+
+    def _rest_between_iterations(self) -> None:
+        """What is learned on the way to rest takes time, too."""
+        started = time.perf_counter()
+        self._rest()
+        self.seconds += time.perf_counter() - started
 
     def _collect(self) -> list[Fragment]:
         """The Fragments of one iteration, all from the present policy."""
@@ -303,7 +307,7 @@ class Algorithm:
 
         How many is `evaluation_duration`; actions are the likeliest ones unless `evaluation_explore` is set.
         """
-        self._rest()
+        self._rest_between_iterations()
         policy = self.policy
         if checkpoint is not None:
             saved = read_checkpoint(find_checkpoint(checkpoint, with_segments=False), with_segments=False)
@@ -362,7 +366,7 @@ class Algorithm:
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint; its path. Without a folder: under ~/outplay_results."""
         parent = Path(folder) if folder is not None else self._default_folder()
-        self._rest()
+        self._rest_between_iterations()
         known = self._on_disk.present()
         checkpoint = saving.collect_state(self, known)
         if not checkpoint.state["exact"] and not self.inexact:
@@ -387,7 +391,6 @@ class Algorithm:
         self._states, taken = saving.restore_state(self, saved)
         if taken:
             self._on_disk = OnDisk(found, hashes_in(found))
-        self._reported, self._returns = self.timesteps, []
 
     @classmethod
     def from_checkpoint(

@@ -80,7 +80,8 @@ class Learner(Generic[C]):
 
     @property
     def model(self) -> ActorCritic:
-        return self.policy.model
+        assert isinstance(self.network, ActorCritic)
+        return self.network
 
     def begin_from_weights(self) -> None:
         """The network was given weights of another run: what follows from them is set anew."""

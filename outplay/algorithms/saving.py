@@ -39,6 +39,7 @@ def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoi
         "timesteps_total": algorithm.timesteps,
         "time_total_s": algorithm.seconds,
         "episodes": algorithm.episodes.state(),
+        "episode_returns": algorithm._returns,
         "learner": learner,
         "groups": groups,
         "exact": not algorithm.inexact and all(s.is_exact for s in states or []),
@@ -57,6 +58,7 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
         algorithm.timesteps = int(state["timesteps_total"])
         algorithm.seconds = float(state["time_total_s"])
         algorithm.episodes.load(state["episodes"])
+        algorithm._returns = list(state.get("episode_returns", []))
         states = _groups_from_disk(state["groups"], saved.envs)
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error

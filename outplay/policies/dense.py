@@ -14,7 +14,7 @@ from outplay.spaces import Leaves
 
 Array = np.ndarray
 
-_ACTIVATIONS: dict[type[nn.Module], Callable[[Array], Any]] = {
+_ACTIVATIONS: dict[type[nn.Module], Callable[[Array], Any]] = {  # in place
     nn.Tanh: lambda x: np.tanh(x, out=x),
     nn.ReLU: lambda x: np.maximum(x, 0, out=x),
     nn.Identity: lambda x: x,
@@ -75,13 +75,16 @@ class Dense:
         parts = []
         for x, normaliser in zip(observations, self._normalisers, strict=True):
             if normaliser is not None:
+                x = x if x.dtype.kind == "f" else x.astype(np.float32)  # as torch does, not in doubles
                 x = ((x - normaliser[0]) * normaliser[1]).clip(-FURTHEST, FURTHEST)
-            parts.append(x.reshape(len(x), -1).astype(np.float32, copy=False))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
+            parts.append(x.reshape(len(x), -1))
+        features = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
+        return np.ascontiguousarray(features, np.float32)  # rows apart in memory would be summed up in another order
 
 
 def _array(tensor: Any) -> Array:
-    array: Array = tensor.detach().numpy()
+    """A copy: what is made from the same weights belongs together, whatever becomes of them."""
+    array: Array = tensor.detach().numpy().copy()
     return array
 
 

@@ -81,6 +81,7 @@ def _as_features(x: Tensor, leaf: Leaf, normaliser: Normaliser | None) -> Tensor
     space = leaf.space
     if normaliser is not None:
         mean, scale = normaliser
+        x = x.float() if x.dtype == torch.bool else x
         x = ((x - mean) * scale).clamp(-FURTHEST, FURTHEST)
     if isinstance(space, spaces.Discrete):
         # Clamped: what is out of range is told with the environment's name when the Fragment is whole.

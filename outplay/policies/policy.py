@@ -66,6 +66,22 @@ class Policy:
         self._captured: dict[int, CapturedActing] = {}  # by the number of rows
         self._dense: Dense | None = None  # the network, for a few rows
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("flat", "_captured", "_dense")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In another process, or as a deep copy: the parameters are views of one vector again."""
+        vars(self).update(state, _captured={}, _dense=None)
+        self.flat = flatten(self.network, self.device)
+        if self.network.stands_still:
+            self._stand_still()
+
+    def __copy__(self) -> Self:
+        """With the same network."""
+        shared = object.__new__(type(self))
+        vars(shared).update(vars(self))
+        return shared
+
     @staticmethod
     def settings(config: Any) -> dict[str, Any]:  # noqa: ARG004 - other kinds of policies have some
         """What of an algorithm's settings this kind of policy takes, beside what all do."""
@@ -80,8 +96,7 @@ class Policy:
         return self
 
     @property
-    def model(self) -> ActorCritic:
-        assert isinstance(self.network, ActorCritic)
+    def model(self) -> Network:
         return self.network
 
     @property
@@ -138,11 +153,12 @@ class Policy:
 
     def _outputs(self, observations: tuple[Tensor, ...]) -> Tensor:
         """The distribution's parameters, (B, P), and if at hand the value as one more column."""
-        inputs = self.network.arranged(observations)
+        model, inputs = self.network, self.network.arranged(observations)
+        assert isinstance(model, ActorCritic)
         if not self._values_when_acting:
-            return self.model.policy(inputs)
-        params, value = self.model.both(inputs)
-        return torch.cat([params, self.model.denormalised(value).unsqueeze(-1)], -1)
+            return model.policy(inputs)
+        params, value = model.both(inputs)
+        return torch.cat([params, model.denormalised(value).unsqueeze(-1)], -1)
 
     def for_lanes(self, first: int, number: int, total: int) -> Self:  # noqa: ARG002
         """The policy as it acts for `number` lanes of all, from `first`: for most policies, as for any."""
@@ -183,7 +199,7 @@ class Policy:
         return Weights(version, self.flat.detach().cpu().numpy().copy())
 
     def load(self, weights: Weights) -> None:
-        """Act with these weights; this policy itself does not learn."""
+        """Act with these weights until the next ones, or `set_weights`; this policy itself does not learn."""
         # From an array that may be a view of shared memory: copied, so that alignment is the same everywhere.
         self.version = weights.version
         with torch.no_grad():

@@ -71,6 +71,14 @@ class Segment(NamedTuple):
         return cls(int(group), int(begin), int(end), bool(rest))
 
 
+def drawable(first: Array, added: Array, slots: int | Array, stack: int, n_step: int) -> tuple[Array, Array, Array]:
+    """Of lanes with so many steps `added`, `first` the oldest of them that was loaded: the oldest that is kept; from
+    which one on they can be drawn, and up to which one not, since what comes after it is not known yet."""
+    kept = np.maximum(first, added - slots)
+    oldest = np.where(kept > 0, np.minimum(kept + stack - 1, added), 0)
+    return kept, oldest, np.maximum(oldest, added - n_step)
+
+
 class Replay:
     """Steps of all lanes, drawn with equal chances.
 
@@ -123,9 +131,7 @@ class Replay:
 
     def _count(self) -> None:
         """What of each lane can be drawn: from `oldest` to before `newest`."""
-        self.kept = np.maximum(self.first, self.added - self.slots)
-        self.oldest = np.where(self.kept > 0, np.minimum(self.kept + self.stack - 1, self.added), 0)
-        self.newest = np.maximum(self.oldest, self.added - self.n_step)
+        self.kept, self.oldest, self.newest = drawable(self.first, self.added, self.slots, self.stack, self.n_step)
         self._up_to = np.cumsum(self.newest - self.oldest)
 
     @property

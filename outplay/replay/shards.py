@@ -16,7 +16,7 @@ from outplay.engine.remote import ActorHandle, remote
 from outplay.errors import ActorDiedError, RunError
 from outplay.fragments import Fragment
 from outplay.replay.priorities import ReplaySpec
-from outplay.replay.ring import Segment, Transitions
+from outplay.replay.ring import Segment, Transitions, drawable
 
 Array = np.ndarray
 
@@ -75,7 +75,10 @@ class ShardedReplay:
 
     def _ready(self) -> list[int]:
         """The shards that something can be drawn from: before long, all of them."""
-        return sorted({g % len(self._shards) for g, added in self._added.items() if added > self._spec.n_step})
+        groups = list(self._added)
+        first, added, slots = (np.array([of[g] for g in groups]) for of in (self._first, self._added, self._slots))
+        _, oldest, newest = drawable(first, added, slots, self._spec.stack, self._spec.n_step)
+        return sorted({g % len(self._shards) for g, some in zip(groups, newest > oldest, strict=True) if some})
 
     def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
         self._tell(self._shard_of(fragment.group), "add", fragment, rewards, over)

@@ -625,3 +625,26 @@ def test_a_failure_on_the_way_to_rest_is_told_and_leaves_nothing(tmp_path: Path)
         assert not (tmp_path / "first").exists()
         ours.save(tmp_path / "second")  # what was taken is whole
         assert ours.timesteps == sum(state.fragments for state in ours._states or []) * 16
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_what_happens_between_iterations_is_in_the_figures(tmp_path: Path) -> None:
+    with trainer(probes.Walk, **BESIDE, env_config={"length": 3}) as ours:
+        ours.train()
+        seconds, steps = ours.seconds, ours.timesteps
+        path = ours.save(tmp_path)  # on the way to rest, agents give what they had begun
+        assert ours.timesteps > steps
+        assert ours.seconds > seconds
+        steps, between = ours.timesteps, list(ours._returns)
+        assert between
+        result = ours.train()
+        assert result["env_steps_per_s"] * result["time_this_iter_s"] == pytest.approx(ours.timesteps - steps)
+        assert result["episode_returns"][: len(between)] == between
+    with trainer(probes.Walk, **BESIDE, env_config={"length": 3}) as again:
+        again.restore(path)
+        assert again.train()["episode_returns"][: len(between)] == between
+
+
+def test_its_network_is_a_module_like_any() -> None:
+    with trainer(probes.Match) as ours:
+        assert isinstance(ours.get_policy().model, torch.nn.Module)
