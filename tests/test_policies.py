@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from outplay.config import ModelConfig, OptimizerConfig
 from outplay.errors import CheckpointError, ConfigError, EnvError
@@ -355,6 +356,30 @@ def test_what_is_not_dense_is_left_to_torch(name: str) -> None:
     policy.load(policy.snapshot(1))
     assert Dense.of(policy.network) is None
     assert np.isfinite(act(policy, space)[2]["dist"]).all()
+
+
+@pytest.mark.parametrize(
+    ("space", "model"),
+    [
+        (spaces.Box(-1, 1, (3,)), {"fcnet_hiddens": [8, 6], "use_bias": False}),
+        (OBSERVATION_SPACES["small image"], {"precision": "bfloat16"}),
+    ],
+    ids=["vector", "image"],
+)
+def test_all_linear_layers_have_noise_when_it_is_drawn(space: spaces.Box, model: dict[str, Any]) -> None:
+    policy = QPolicy(space, spaces.Discrete(3), ModelConfig(**model), 0, q=QOptions(noisy=True))
+    kinds = [type(layer) for layer in policy.network.modules() if hasattr(layer, "weight")]
+    assert nn.Linear not in kinds
+    policy.load(policy.snapshot(1))
+    for name in ("hidden.0", "advantage_head", "value_head"):  # what each of them adds by itself
+        weights = policy.get_weights()
+        alone = {n: w if n.startswith(name) or "_spread" not in n else 0 * w for n, w in weights.items()}
+        noisy = QPolicy(space, spaces.Discrete(3), ModelConfig(**model), 0, q=QOptions(noisy=True))
+        noisy.load(noisy.snapshot(1))
+        noisy.set_weights(alone)
+        still, drawn = (act(noisy, space, explore=explore)[2]["dist"] for explore in (False, True))
+        assert np.array_equal(act(noisy, space, explore=False)[2]["dist"], still)
+        assert not np.array_equal(drawn, still)
 
 
 def test_rows_are_summed_up_alike_however_they_lie_in_memory() -> None:

@@ -108,7 +108,7 @@ class DQNConfig(AlgorithmConfig):
     v_min: float = Field(-10.0, description="c51: the least atom.")
     v_max: float = Field(10.0, description="c51: the greatest atom.")
     noisy: bool = Field(
-        False, description="Explore by noise in the last layer's weights (Fortunato et al. 2018), and not by ε."
+        False, description="Explore by noise in the weights of linear layers (Fortunato et al. 2018), and not by ε."
     )
     noisy_sigma: NotNegative = Field(0.5, description="The size of that noise in the beginning.")
     prioritized_replay: bool = Field(

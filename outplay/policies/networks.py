@@ -248,6 +248,11 @@ class Network(nn.Module):
         return not self.encoder.is_sparse and not any(isinstance(leaf.space, kinds) for leaf in self.leaves)
 
     @property
+    def lowers(self) -> bool:
+        """Whether acting takes a copy of the weights in lower precision."""
+        return self.autocasts and self.has_images
+
+    @property
     def stands_still(self) -> bool:
         return self._still is not None
 
@@ -255,9 +260,8 @@ class Network(nn.Module):
     def stand_still(self) -> None:
         """The weights are new, and stay until this is called again: what follows from them alone is computed now."""
         if self._still is None:
-            lowers = self.autocasts and self.has_images
             parts = self._trunks()
-            self._still = ([], {part: copy.deepcopy(part).to(self.dtype) if lowers else part for part in parts})
+            self._still = ([], {part: copy.deepcopy(part).to(self.dtype) if self.lowers else part for part in parts})
         for part, still in self._still[1].items():
             if still is not part:
                 for parameter, new in zip(still.parameters(), part.parameters(), strict=True):

@@ -34,13 +34,13 @@ class NoisyLinear(nn.Module):
     Without noise drawn, it is its mean.
     """
 
-    def __init__(self, num_inputs: int, num_outputs: int, sigma: float) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int, sigma: float, bias: bool = True) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(num_outputs, num_inputs))
-        self.bias = nn.Parameter(torch.zeros(num_outputs))
         spread = sigma / math.sqrt(num_inputs)
+        self.weight = nn.Parameter(torch.zeros(num_outputs, num_inputs))
         self.weight_spread = nn.Parameter(torch.full((num_outputs, num_inputs), spread))
-        self.bias_spread = nn.Parameter(torch.full((num_outputs,), spread))
+        self.bias = nn.Parameter(torch.zeros(num_outputs)) if bias else None
+        self.bias_spread = nn.Parameter(torch.full((num_outputs,), spread)) if bias else None
         self.noise: tuple[Tensor, Tensor] | None = None  # of the inputs and of the outputs
 
     def draw(self, rng: np.random.Generator | None) -> None:
@@ -58,7 +58,10 @@ class NoisyLinear(nn.Module):
             return nn.functional.linear(x, self.weight, self.bias)
         inputs, outputs = self.noise
         weight = self.weight + self.weight_spread * outputs[:, None] * inputs
-        return nn.functional.linear(x, weight, self.bias + self.bias_spread * outputs)
+        bias = None
+        if self.bias is not None and self.bias_spread is not None:
+            bias = self.bias + self.bias_spread * outputs
+        return nn.functional.linear(x, weight, bias)
 
 
 class QNetwork(Network):
@@ -78,13 +81,13 @@ class QNetwork(Network):
         q: QOptions,
         generator: torch.Generator,
     ) -> None:
+        self.is_noisy, self._sigma = q.noisy, q.noisy_sigma  # which the layers, made next, ask for
         super().__init__(leaves, model)
         self.kind = q.distributional
-        self.is_noisy = q.noisy
         self.num_actions = num_actions
         self.num_atoms = 1 if self.kind is None else q.num_atoms
-        self.advantage_head = self._head(num_actions * self.num_atoms, q)
-        self.value_head = self._head(self.num_atoms, q) if q.dueling else None
+        self.advantage_head = self._linear(self.num_hidden, num_actions * self.num_atoms)
+        self.value_head = self._linear(self.num_hidden, self.num_atoms) if q.dueling else None
         self.register_buffer("epsilon", torch.zeros(()))  # how often an action is drawn at random while exploring
         # Not part of the weights: they follow from the settings.
         self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms), persistent=False)
@@ -92,8 +95,22 @@ class QNetwork(Network):
             # Small outputs: no action is thought well of, or ill, before it was tried.
             initialised(module, model.initializer, generator, 0.1 if module in self._heads() else 2**0.5)
 
-    def _head(self, size: int, q: QOptions) -> nn.Linear | NoisyLinear:
-        return NoisyLinear(self.num_hidden, size, q.noisy_sigma) if q.noisy else nn.Linear(self.num_hidden, size)
+    def _linear(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear | NoisyLinear:
+        return NoisyLinear(inputs, outputs, self._sigma, bias) if self.is_noisy else nn.Linear(inputs, outputs, bias)
+
+    def _make_hidden(self) -> nn.Sequential:
+        return nn.Sequential(
+            *(
+                self._linear(layer.in_features, layer.out_features, layer.bias is not None)
+                if isinstance(layer, nn.Linear)
+                else layer
+                for layer in super()._make_hidden()
+            )
+        )
+
+    @property
+    def lowers(self) -> bool:
+        return super().lowers and not self.is_noisy  # a copy would lack the noise
 
     def _heads(self) -> list[nn.Module]:
         return [self.advantage_head] if self.value_head is None else [self.advantage_head, self.value_head]
@@ -102,9 +119,9 @@ class QNetwork(Network):
     def head(self) -> tuple[Tensor, Tensor] | None:
         """The values of the actions: value and advantages added up."""
         advantages, value = self.advantage_head, self.value_head
-        if self.num_atoms > 1 or self.is_noisy:
+        if self.num_atoms > 1 or not isinstance(advantages, nn.Linear):
             return None
-        if value is None:
+        if not isinstance(value, nn.Linear):  # there is none
             return advantages.weight, advantages.bias
         return (
             value.weight + advantages.weight - advantages.weight.mean(0),
@@ -134,6 +151,6 @@ class QNetwork(Network):
         return self.expected(self(observations))
 
     def draw_noise(self, rng: np.random.Generator | None) -> None:
-        for head in self._heads():
-            if isinstance(head, NoisyLinear):
-                head.draw(rng)
+        for layer in self.modules():
+            if isinstance(layer, NoisyLinear):
+                layer.draw(rng)
