@@ -118,7 +118,7 @@ def test_its_links_lead_somewhere(document: Path) -> None:
         assert (document.parent / target).exists(), f"{document.name} points to {target}"
 
 
-@pytest.mark.parametrize("engine", ["inline", "process", "ray"])
+@pytest.mark.parametrize("engine", ["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])
 def test_the_example_finds_the_weights(engine: str, run_script: Callable[..., Any]) -> None:
     text = (ROOT / "examples" / "parallel_gradients.py").read_text()
     assert len(text.splitlines()) < 60

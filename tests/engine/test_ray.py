@@ -57,6 +57,7 @@ def test_our_own_ray_listens_on_loopback_and_caps_threads(run_script: Callable[.
     assert result.stdout.strip().endswith("ok"), result.stderr
 
 
+@pytest.mark.slow
 def test_a_ray_that_is_not_ours_is_left_alone(run_script: Callable[..., Any]) -> None:
     result = run_script(
         """
