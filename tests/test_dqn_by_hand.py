@@ -16,9 +16,9 @@ import torch
 PROGRAM = Path(__file__).parent.parent / "examples" / "dqn_by_hand.py"
 
 
-def run(*arguments: str, seconds: int = 100) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, seconds: int = 100, program: Path = PROGRAM) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, timeout=seconds, check=False
+        [sys.executable, str(program), *arguments], capture_output=True, text=True, timeout=seconds, check=False
     )
 
 
@@ -54,17 +54,31 @@ def test_agents_and_trainer_take_turns_on_every_engine(engine: str, tmp_path: Pa
     assert "leaked" not in result.stderr
 
 
+def changed(folder: Path, old: str, new: str) -> Path:
+    """The program with one place changed."""
+    text = PROGRAM.read_text()
+    assert text.count(old) == 1
+    (folder / "changed.py").write_text(text.replace(old, new))
+    return folder / "changed.py"
+
+
 def test_a_trainer_that_fails_ends_the_program(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text(
-        PROGRAM.read_text().replace("    drawn = ", '    raise RuntimeError("no training")\n    drawn = ')
-    )
-    result = subprocess.run(
-        [sys.executable, str(broken), "--engine", "inline", "--most-steps", "2600"],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    broken = changed(tmp_path, "    drawn = ", '    raise RuntimeError("no training")\n    drawn = ')
+    result = run("--engine", "inline", "--most-steps", "2600", program=broken)
     assert result.returncode == 1
     assert "no training" in result.stderr
+
+
+@pytest.mark.slow
+def test_the_last_round_is_saved_too(tmp_path: Path) -> None:
+    """With rounds that take long, so that one is under way when the agents have played enough."""
+    gives = "    outplay.get(server.set_weights.remote(main.weights()))"
+    noted = f"    open({str(tmp_path / 'rounds')!r}, 'a').write(f'{{done}} ')"
+    slow = changed(tmp_path, gives, f"    __import__('time').sleep(2)\n{gives}\n{noted}")
+    result = run("--engine", "process", "--most-steps", "2600", "--save", str(tmp_path / "w.npz"), program=slow)
+    assert result.returncode == 0, result.stderr
+    launched = [int(updates) for updates in re.findall(r"updates (\d+)", result.stdout)]
+    assert int((tmp_path / "rounds").read_text().split()[-1]) >= launched[-1] > 0
 
 
 def test_somebody_has_to_play() -> None:

@@ -30,7 +30,7 @@ class Dense:
     ...     outputs = dense(observations)  # (B, P): what the network says, but for rounding
     """
 
-    FEW_ROWS = 4  # with more, torch is as fast or faster
+    FEW_ROWS = 4  # each costs as much again, which torch's rows hardly do: with wide layers it is ahead before long
 
     def __init__(self, network: Network, head: tuple[Array, Array]) -> None:
         layers = list(network.hidden)
