@@ -24,10 +24,17 @@ class Optimizer:
     >>> norm = optimizer.step(loss, lr=3e-4, grad_clip=0.5)
     """
 
-    def __init__(self, parameters: list[Tensor], flat: Tensor, config: OptimizerConfig) -> None:
+    def __init__(
+        self, parameters: list[Tensor], flat: Tensor, config: OptimizerConfig, lr_scales: Sequence[float] | None = None
+    ) -> None:
+        """`lr_scales`: a factor on the learning rate for each parameter tensor; 1 unless given."""
         self.parameters = parameters
         self.flat = flat[: sum(p.numel() for p in parameters)]
         self.config = config
+        self.lr_scale: Tensor | None = None
+        if lr_scales is not None:
+            sizes = torch.tensor([p.numel() for p in parameters])
+            self.lr_scale = torch.tensor(lr_scales).repeat_interleave(sizes).to(flat)
         self.first = torch.zeros_like(self.flat)
         self.second = torch.zeros_like(self.flat)
         self.steps = torch.zeros((), dtype=torch.float64, device=flat.device)
@@ -48,20 +55,25 @@ class Optimizer:
         if grad_clip is not None:
             gradient *= (grad_clip / norm).clamp(max=1.0)
         self.steps += 1
+        update = self._update(gradient, lr)
+        self.flat.sub_(update if self.lr_scale is None else update.mul_(self.lr_scale))
+        return norm
+
+    def _update(self, gradient: Tensor, lr: float | Tensor) -> Tensor:
+        """What is subtracted from the parameters, in a vector of its own."""
         match self.config.type:
             case "adam":
                 beta1, beta2 = self.config.betas
                 self.first.lerp_(gradient, 1 - beta1)
                 self.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
                 scale = self.second.sqrt().div_((1 - beta2**self.steps).sqrt()).add_(self.config.eps)
-                self.flat.sub_(torch.div(self.first, scale, out=scale).mul_(lr / (1 - beta1**self.steps)))
+                return torch.div(self.first, scale, out=scale).mul_(lr / (1 - beta1**self.steps))
             case "rmsprop":
                 self.second.mul_(self.config.decay).addcmul_(gradient, gradient, value=1 - self.config.decay)
-                self.flat.sub_(gradient.div_(self.second.sqrt().add_(self.config.eps)).mul_(lr))
+                return gradient.div_(self.second.sqrt().add_(self.config.eps)).mul_(lr)
             case "sgd":
                 self.first.mul_(self.config.momentum).add_(gradient)
-                self.flat.sub_(self.first * lr)
-        return norm
+                return self.first * lr
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -230,6 +230,18 @@ def test_a_long_gradient_is_shortened_to_the_limit() -> None:
     assert parameter.tolist() == pytest.approx([-0.9, -1.2])
 
 
+@pytest.mark.parametrize("kind", ["adam", "rmsprop", "sgd"])
+def test_parameters_may_learn_at_their_own_rates(kind: str) -> None:
+    """Two parameters with the same gradients: the second one moves three times as far."""
+    flat = torch.zeros(4)
+    actor, critic = flat[:2].requires_grad_(), flat[2:].requires_grad_()
+    optimizer = Optimizer([actor, critic], flat.detach(), OptimizerConfig(type=kind), lr_scales=[1.0, 3.0])
+    for _ in range(3):
+        optimizer.step((actor * torch.tensor([1.0, -2.0]) + critic * torch.tensor([1.0, -2.0])).sum(), lr=0.01)
+    assert torch.allclose(critic, 3 * actor)
+    assert (actor.sign() == torch.tensor([-1.0, 1.0])).all()
+
+
 # Observations that are almost all zeros
 
 

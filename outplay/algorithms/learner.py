@@ -73,7 +73,7 @@ class Learner(Generic[C]):
         self.policy = policy
         self.network = policy.network
         self.distribution = policy.distribution
-        self.optimizer = Optimizer(policy.parameters, policy.flat, config.optimizer)
+        self.optimizer = Optimizer(policy.parameters, policy.flat, config.optimizer, self.lr_scales())
         self.moments = {i: RunningMoments(leaf.shape) for i, leaf in enumerate(policy.leaves) if is_normalisable(leaf)}
         self.value_moments = (0.0, 0.0, 0.0)  # weight, mean and mean square of what values are to be
         self._recorded: dict[int, CapturedStep[Any]] = {}  # by the number of rows
@@ -82,6 +82,10 @@ class Learner(Generic[C]):
     def model(self) -> ActorCritic:
         assert isinstance(self.network, ActorCritic)
         return self.network
+
+    def lr_scales(self) -> list[float] | None:
+        """A factor on the learning rate for each of the policy's parameters; None: 1 for all."""
+        return None
 
     def begin_from_weights(self) -> None:
         """The network was given weights of another run: what follows from them is set anew."""
