@@ -66,7 +66,9 @@ class Experiment(Settings):
     )
     loggers: list[Literal["csv", "tensorboard"]] = Field([], description="Where metrics go besides metrics.jsonl.")
     import_from: list[str] = Field(
-        [], description="Folders where the environment's module is looked up too; a run records where it found it."
+        [],
+        description="With --trust: folders where the environment's module is looked up too; a run records where it "
+        "found it.",
     )
     config: dict[str, Any] = Field({}, description="The settings of the algorithm.")
 
@@ -96,8 +98,9 @@ def checked_metric(name: str, where: str) -> str:
     return name
 
 
-def load_file(path: Path) -> list[Experiment]:
-    """The experiments of a file, in its order."""
+def load_file(path: Path, trust: bool = False) -> list[Experiment]:
+    """The experiments of a file, in its order. Its `import_from` counts only with `trust`: a file does not decide which
+    code runs when a user names a module."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -111,7 +114,8 @@ def load_file(path: Path) -> list[Experiment]:
     for name, body in data.items():
         if not isinstance(body, dict):
             raise ConfigError(f"{path}: the experiment {name!r} must be settings (env: …, run: …), not {body!r}")
-        found.append(experiment({"name": str(name), **body}, f"{path}, {name}"))
+        one = experiment({"name": str(name), **body}, f"{path}, {name}")
+        found.append(one if trust else one.model_copy(update={"import_from": []}))
     return found
 
 

@@ -82,7 +82,6 @@ class Run:
         """A run as it was at its newest checkpoint that can be read; `change` may alter its settings."""
         _refuse_if_running(folder)
         experiment = experiment_of(folder, change, env, trust)
-        folders = [*folders, *map(Path, experiment.import_from)]
         algorithm = make_algorithm(experiment.model_copy(update={"env": env or experiment.env}), folders)
         run = cls(experiment, algorithm, folder)
         try:
@@ -275,6 +274,7 @@ class Run:
 
 def make_algorithm(experiment: Experiment, folders: Iterable[Path] = ()) -> Algorithm:
     """The algorithm of an experiment, its stop conditions checked against its settings."""
+    folders = [*folders, *map(Path, experiment.import_from)]
     algorithm = find_algorithm(experiment.run)(env=experiment.env, config=experiment.config, folders=folders)
     if any(name.startswith("evaluation/") for name in experiment.stop) and not algorithm.config.evaluation_interval:
         algorithm.stop()
@@ -287,7 +287,7 @@ def experiment_of(folder: Path, change: Callable[[Experiment], Experiment], env:
     path = folder / "config.yaml"
     if not path.exists():
         raise CheckpointError(f"there is no run at {folder}: it has no config.yaml")
-    recorded = load_file(path)[0]
+    recorded = load_file(path, trust)[0]
     check_trust(recorded.env, env, trust, f"run {folder}", f"repeat it with --env {recorded.env}, or add --trust")
     changed = change(recorded)
     if others := sorted(key for key in changed.config if changed.config[key] != recorded.config.get(key)):

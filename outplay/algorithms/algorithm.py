@@ -398,7 +398,8 @@ class Algorithm:
     ) -> Self:
         """An algorithm as it was when it was saved; `config` changes settings of it.
 
-        An import path that stands only in the checkpoint is not imported: give `env` again, or `trust=True`.
+        An import path that stands only in the checkpoint is not imported: give `env` again, or `trust=True`. Only with
+        `trust` is its module looked up in the folders that the checkpoint names.
         """
         folder = find_checkpoint(checkpoint)
         state = read_state(folder)
@@ -409,7 +410,7 @@ class Algorithm:
         saving.check_algorithm(cls.__name__, state)
         check_trust(state["env"], env, trust, f"checkpoint {folder}", "give env= again, or trust=True")
         settings = {**state["config"], **(config or {}), "env": None}
-        folders = [Path(path) for path in state["env_folders"]]
+        folders = map(Path, state["env_folders"] if trust else [])
         trainer = cls(env=state["env"] if env is None else env, config=settings, folders=folders)
         trainer.restore(folder)
         return trainer

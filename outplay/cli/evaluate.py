@@ -24,7 +24,9 @@ def evaluate(
         bool, typer.Option("--explore", help="Draw actions at random instead of taking the likeliest.")
     ] = False,
     video: Annotated[Path | None, typer.Option(help="Write a video of one more episode to this file (.mp4).")] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="Import the environment that the checkpoint names.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import the environment it names, from where it says.")
+    ] = False,
     results_dir: Annotated[Path | None, typer.Option(help="Where runs lie, if not in ~/outplay_results.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
@@ -56,8 +58,8 @@ def evaluate(
         "act_on_gpu": False,
         **({} if seed is None else {"seed": seed}),
     }
-    folders = [Path(path) for path in state["env_folders"]]
-    with find_algorithm(state["algorithm"])(env=state["env"], config=config, folders=folders) as algorithm:
+    folders = map(Path, state["env_folders"] if trust else [])
+    with find_algorithm(state["algorithm"])(env=env or state["env"], config=config, folders=folders) as algorithm:
         algorithm.load_weights(folder)
         figures = algorithm.evaluate()
         if video is not None:

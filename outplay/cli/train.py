@@ -42,7 +42,7 @@ def train(
     checkpoint_freq: Annotated[int | None, typer.Option(help="Save every so many iterations.")] = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run, exactly where it was.")] = None,
     init_from: Annotated[str | None, typer.Option(help="Start from the weights of this run or checkpoint.")] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="With --resume: import the environment it names.")] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Import what a run names, from where it says.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the whole configuration, and do nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per iteration.")] = False,
 ) -> None:
@@ -60,7 +60,7 @@ def train(
         _start_engine(engine, address)
         _train(lambda: overrides.resumed(resume, results_dir, trust, folders), as_json)
         return
-    jobs = [overrides.apply(experiment) for experiment in _experiments(recipe, file, overrides)]
+    jobs = [overrides.apply(experiment) for experiment in _experiments(recipe, file, overrides, trust)]
     if name is not None and len(jobs) > 1:
         raise ConfigError(f"--name is for one experiment, and {file} holds {len(jobs)}")
     if dry_run:
@@ -179,13 +179,13 @@ def _check_sources(
         raise ConfigError("--resume goes on with a run, --init-from starts a new one: give one of them")
 
 
-def _experiments(recipe: str | None, file: Path | None, overrides: _Overrides) -> list[Experiment]:
+def _experiments(recipe: str | None, file: Path | None, overrides: _Overrides, trust: bool) -> list[Experiment]:
     from outplay.experiments import Experiment, load_file, load_recipe
 
     if recipe is not None:
         return [load_recipe(recipe)]
     if file is not None:
-        return load_file(file)
+        return load_file(file, trust)
     return [Experiment(env=overrides.env)]
 
 

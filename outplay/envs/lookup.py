@@ -168,7 +168,8 @@ def _import(env: str, folders: Iterable[Path]) -> tuple[str, Factory | None]:
             raise EnvError(f"{env!r} needs the module {error.name!r}, which is not installed") from error
         raise EnvError(
             f"no module {module_name!r} for the environment {env!r}; it is looked up beside the experiment file, in "
-            "the working directory and among the installed packages"
+            "the working directory and among the installed packages (with --trust, or trust=True, also in the folders "
+            "that the run or checkpoint names)"
         ) from error
     except Exception as error:
         raise EnvError(f"importing {module_name!r} for the environment {env!r} raised {_short(error)}") from error
