@@ -10,12 +10,15 @@
 
 A segment that is full never changes: it is written once, and later checkpoints have a hard link to the same file.
 
-A checkpoint appears by a rename after everything in it is on the disk, or not at all.
+A checkpoint appears by a rename after everything in it is on the disk, or not at all. One that replaces another of the
+same iteration changes places with it in one step. Where the file system cannot do that, the old one is set aside as
+`.checkpoint_000010.old.part` for a moment; if the process is killed then, it is found and read there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -23,25 +26,33 @@ import logging
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from outplay.errors import CheckpointError, RunError
+from outplay.files import exchange, remove, sync_folder, write_file
 
 log = logging.getLogger("outplay")
 
 FORMAT = 1
-_NAME = re.compile(r"^checkpoint_(\d{6,})$")
+_ASIDE = ".old.part"
+_NAME = re.compile(rf"^checkpoint_(\d{{6,}})$|^\.checkpoint_(\d{{6,}}){re.escape(_ASIDE)}$")
 _TENSORS = ("weights", "optimizer")
 _SEGMENTS = "replay"
 _SEGMENT = re.compile(rf"^{_SEGMENTS}/([\w-]+)\.safetensors$")
 
+# Errors of files that will never be readable. After others (no permission, too many open files) no older checkpoint is
+# used instead: they may pass.
+_LASTING = (errno.EISDIR, errno.ELOOP, errno.EIO)
+
 Arrays = dict[str, np.ndarray]
+T = TypeVar("T")
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -57,6 +68,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     envs: Arrays = field(default_factory=dict)
     segments: Mapping[str, Callable[[], Arrays]] = field(default_factory=dict)  # by name: how to get what is in them
+    hashes: dict[str, str] = field(default_factory=dict)  # of the segments of one that was read
 
 
 @dataclass
@@ -91,22 +103,35 @@ def write_checkpoint(
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        for left_over in folder.parent.glob(".checkpoint_*.part"):  # of a process that was killed while it wrote
-            shutil.rmtree(left_over, ignore_errors=True)
+        _remove_left_overs(folder.parent)
         temporary.mkdir()
         for name, data in files.items():
             write_file(temporary / name, data)
         segments = _write_segments(checkpoint, temporary, before or OnDisk(), known)
         hashes |= {_segment_file(name): value for name, value in segments.items()}
         write_file(temporary / "manifest.json", json.dumps(hashes, indent=1).encode())
-        _sync_folder(temporary)
+        sync_folder(temporary)
         _swap(temporary, folder)
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
+        _discard(_aside(folder))
     except OSError as error:
         raise RunError(f"the checkpoint {folder} could not be written: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _discard(temporary)
     return OnDisk(folder, segments)
+
+
+def _remove_left_overs(folder: Path) -> None:
+    """Of a process that was killed while it wrote. What was set aside is kept where nothing took its place."""
+    needed = checkpoints_in(folder)
+    for path in folder.glob(".checkpoint_*.part"):
+        if path not in needed:
+            _discard(path)
+
+
+def _discard(path: Path) -> None:
+    with contextlib.suppress(OSError):  # the next checkpoint that is written tries again
+        remove(path)
 
 
 def _write_segments(checkpoint: Checkpoint, folder: Path, before: OnDisk, known: Collection[str]) -> dict[str, str]:
@@ -126,7 +151,7 @@ def _write_segments(checkpoint: Checkpoint, folder: Path, before: OnDisk, known:
             write_file(file, data)
             hashes[name] = hashlib.sha256(data).hexdigest()
     if checkpoint.segments:
-        _sync_folder(folder / _SEGMENTS)
+        sync_folder(folder / _SEGMENTS)
     return hashes
 
 
@@ -146,134 +171,155 @@ def _segment_file(name: str) -> str:
 def hashes_in(folder: Path) -> dict[str, str]:
     """The hashes of the segments that a checkpoint has, by name; none if it is not there any more."""
     try:
-        hashes = json.loads((folder / "manifest.json").read_bytes())
-    except (OSError, ValueError):
+        found = _segments_of(_manifest(folder))
+    except CheckpointError:
         return {}
-    found = {match[1]: value for file, value in hashes.items() if (match := _SEGMENT.match(file))}
     return {name: value for name, value in found.items() if (folder / _segment_file(name)).is_file()}
 
 
+def _segments_of(hashes: dict[str, str]) -> dict[str, str]:
+    return {match[1]: value for file, value in hashes.items() if (match := _SEGMENT.match(file))}
+
+
 def _swap(new: Path, folder: Path) -> None:
-    """Put `new` into the place of `folder`. What was there is removed only after that."""
-    old = new.with_name(f".{folder.name}.old.part")
-    if folder.exists():
-        folder.rename(old)
-    try:
+    """Put `new` into the place of `folder`. What was there is then at `new`, or aside; it is never nowhere."""
+    if not os.path.lexists(folder):
         new.rename(folder)
-    except OSError:
-        if old.exists():
-            old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def write_file(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems cannot
-        descriptor = os.open(folder, os.O_RDONLY)
+    elif not exchange(new, folder):
+        aside = _aside(folder)
+        remove(aside)
+        folder.rename(aside)
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            new.rename(folder)
+        except OSError:
+            aside.rename(folder)
+            raise
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}{_ASIDE}")
 
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The JSON part of a checkpoint, verified."""
-    state = json.loads(_verified(folder, "state.json"))
+    return _parsed_state(folder, _manifest(folder))
+
+
+def _parsed_state(folder: Path, hashes: dict[str, str]) -> dict[str, Any]:
+    state = json.loads(_verified(folder, "state.json", hashes))
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else None
         raise CheckpointError(f"checkpoint {folder} has format {found}, this version of Outplay reads format {FORMAT}")
     return state
 
 
-def read_checkpoint(folder: Path, with_segments: bool = True) -> Checkpoint:
-    """A checkpoint, verified by its hashes. Segments are large: they are verified now and read when asked for."""
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """A checkpoint, verified by its hashes. Segments are large: each is read and verified when it is asked for."""
     from safetensors.numpy import load as load_arrays
     from safetensors.torch import load
 
-    state = read_state(folder)
-    weights, optimizer = (load(_verified(folder, f"{name}.safetensors")) for name in _TENSORS)
-    segments = {}
-    for file in _hashes(folder) if with_segments else ():
-        if name := _SEGMENT.match(file):
-            _verified(folder, file)
-            segments[name[1]] = functools.partial(_read_arrays, folder / file)
-    return Checkpoint(state, weights, optimizer, load_arrays(_verified(folder, "envs.safetensors")), segments)
+    hashes = _manifest(folder)
+    state = _parsed_state(folder, hashes)
+    weights, optimizer = (load(_verified(folder, f"{name}.safetensors", hashes)) for name in _TENSORS)
+    envs = load_arrays(_verified(folder, "envs.safetensors", hashes))
+    found = _segments_of(hashes)
+    segments = {name: functools.partial(_read_segment, folder, name, hashes) for name in found}
+    return Checkpoint(state, weights, optimizer, envs, segments, found)
 
 
-def _read_arrays(file: Path) -> Arrays:
+def _read_segment(folder: Path, name: str, hashes: dict[str, str]) -> Arrays:
     from safetensors.numpy import load
 
-    return load(file.read_bytes())
+    return load(_verified(folder, _segment_file(name), hashes))
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    """By the names of the files that they are of."""
-    _verified(folder, "state.json")
-    hashes: dict[str, str] = json.loads((folder / "manifest.json").read_bytes())
+def _manifest(folder: Path) -> dict[str, str]:
+    """The hashes of a checkpoint's files, by their names."""
+    try:
+        hashes = json.loads(_read(folder, "manifest.json"))
+    except ValueError as error:
+        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {error}") from error
+    if not isinstance(hashes, dict):
+        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: manifest.json is not what was written")
     return hashes
 
 
-def _verified(folder: Path, name: str) -> bytes:
-    try:
-        hashes = json.loads((folder / "manifest.json").read_bytes())
-        data = (folder / name).read_bytes()
-    except FileNotFoundError as error:
-        missing = Path(str(error.filename)).name
-        raise DamagedCheckpointError(f"{folder} is no checkpoint, or not a whole one: it has no {missing}") from error
-    except ValueError as error:
-        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {error}") from error
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {folder} cannot be read: {error.strerror or error}") from error
-    if not isinstance(hashes, dict) or hashlib.sha256(data).hexdigest() != hashes.get(name):
+def _verified(folder: Path, name: str, hashes: dict[str, str]) -> bytes:
+    data = _read(folder, name)
+    if hashlib.sha256(data).hexdigest() != hashes.get(name):
         raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {name} is not what was written")
     return data
 
 
+def _read(folder: Path, name: str) -> bytes:
+    path = folder / name
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
+            raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {name} is not a file")
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DamagedCheckpointError(f"{folder} is no checkpoint, or not a whole one: it has no {name}") from error
+    except OSError as error:
+        kind = DamagedCheckpointError if error.errno in _LASTING else CheckpointError
+        raise kind(f"checkpoint {folder}: {name} cannot be read: {error.strerror or error}") from error
+
+
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    found = [(int(match[1]), path) for path in folder.glob("checkpoint_*") if (match := _NAME.match(path.name))]
-    return [path for _, path in sorted(found)]
+    """The checkpoints of a run, oldest first; each at its own name, or set aside if it is only there."""
+    paths = [*folder.glob(f".checkpoint_*{_ASIDE}"), *folder.glob("checkpoint_*")]
+    found = {iteration_of(path): path for path in paths if _NAME.match(path.name)}
+    return [found[iteration] for iteration in sorted(found)]
 
 
 def name_of(iteration: int) -> str:
     return f"checkpoint_{iteration:06d}"
 
 
-def find_checkpoint(path: str | Path, with_segments: bool = True) -> Path:
-    """A checkpoint from what a user wrote: itself, a file in it, or the run that it belongs to (its newest).
+def iteration_of(checkpoint: Path) -> int:
+    match = _NAME.match(checkpoint.name)
+    assert match is not None
+    return int(match[1] or match[2])
 
-    Without segments, which are large, those are not verified.
+
+def find_checkpoint(path: str | Path) -> Path:
+    """A checkpoint from what a user wrote, as `use_checkpoint` finds it, verified except for its segments."""
+
+    def verify(folder: Path) -> Path:
+        read_checkpoint(folder)
+        return folder
+
+    return use_checkpoint(path, verify)
+
+
+def use_checkpoint(path: str | Path, use: Callable[[Path], T]) -> T:
+    """`use` of the checkpoint that a user's path names: itself, a file in it, or the run that it belongs to.
+
+    Of a run it is the newest that is not damaged: one with which `use` raises DamagedCheckpointError is passed over.
     """
     path = Path(path).expanduser()
+    if not path.exists() and _aside(path).exists():
+        path = _aside(path)
     if (path / "manifest.json").exists():
-        return path
+        return use(path)
     if path.is_file() and (path.parent / "manifest.json").exists():
-        return path.parent
+        return use(path.parent)
     for folder in (path, path / "checkpoints"):
         if found := checkpoints_in(folder):
-            return newest_valid(found, with_segments)
+            return _newest(found, use)
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint and no run at {path}")
     raise CheckpointError(f"{path} is no checkpoint and holds none")
 
 
-def newest_valid(checkpoints: list[Path], with_segments: bool = True) -> Path:
-    """The newest checkpoint that is not damaged; says so if that is not the newest of all."""
+def _newest(checkpoints: list[Path], use: Callable[[Path], T]) -> T:
     damaged: list[str] = []
     for path in reversed(checkpoints):
         try:
-            read_checkpoint(path, with_segments)
+            used = use(path)
         except DamagedCheckpointError as error:
             damaged.append(str(error))
             continue
         for sentence in damaged:
-            log.warning("%s; going back to %s", sentence, path.name)
-        return path
+            log.warning("%s; going back to %s", sentence, name_of(iteration_of(path)))
+        return used
     raise CheckpointError("none of the checkpoints can be read: " + "; ".join(damaged))

@@ -16,12 +16,13 @@ from typing import Any
 import yaml
 
 from outplay.algorithms import Algorithm, find_algorithm
-from outplay.checkpoint import checkpoints_in, find_checkpoint, name_of, newest_valid
+from outplay.checkpoint import checkpoints_in, find_checkpoint, iteration_of, name_of
 from outplay.envs import check_trust
 from outplay.errors import CheckpointError, ConfigError, EnvError, OutplayError, RunError, nearest
 from outplay.experiments import Experiment, load_file
+from outplay.files import overwrite_file, remove, replace_file, writing
 from outplay.results import find_run, is_alive, new_run_folder
-from outplay.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics, replace_file
+from outplay.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics
 from outplay.video import record_video
 
 log = logging.getLogger("outplay")
@@ -57,6 +58,7 @@ class Run:
     ) -> Run:
         """A new run, perhaps from old weights. Everything is checked before its folder is made."""
         algorithm = make_algorithm(experiment, folders)
+        folder = None
         try:
             if init_from is not None:
                 algorithm.load_weights(find_saved(init_from, results))
@@ -67,6 +69,8 @@ class Run:
                 run.save()  # so that it can be resumed before its first checkpoint
         except BaseException:
             algorithm.stop()
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         return run
 
@@ -94,8 +98,8 @@ class Run:
 
     def _restore(self) -> None:
         self.resumed_from = 0
-        if found := checkpoints_in(self.checkpoints):
-            self.algorithm.restore(newest_valid(found))
+        if checkpoints_in(self.checkpoints):
+            self.algorithm.restore(self.checkpoints)
             self.resumed_from = self._saved_at = self.algorithm.iteration
 
     def _write_config(self) -> None:
@@ -105,7 +109,8 @@ class Run:
         del config["env"]
         data = {self.experiment.name: {"env": self.algorithm.env_spec.name, **body, "config": config}}
         replace_file(self.folder / "config.yaml", yaml.safe_dump(data, sort_keys=False))
-        (self.folder / "control").mkdir(exist_ok=True)
+        with writing(self.folder):
+            (self.folder / "control").mkdir(exist_ok=True)
 
     def request_stop(self, reason: str) -> None:
         """End after the iteration that runs, with a checkpoint. May be called from a signal handler."""
@@ -117,10 +122,14 @@ class Run:
 
     def train(self, on_result: Callable[[dict[str, Any]], None] = lambda _: None) -> str:
         """Train until a stop condition is reached, or for ever without one; the reason why it ended."""
-        kept = read_metrics(self.folder / "metrics.jsonl", self.algorithm.iteration)
-        saved = {int(path.name.removeprefix("checkpoint_")) for path in checkpoints_in(self.checkpoints)}
+        kept, damaged = self._kept()
+        if damaged:
+            lines = "1 damaged line was" if len(damaged) == 1 else f"{len(damaged)} damaged lines were"
+            numbers = ", ".join(map(str, damaged[:10])) + (", …" if len(damaged) > 10 else "")
+            log.warning("metrics.jsonl: %s dropped (line %s)", lines, numbers)
+        saved = set(map(iteration_of, checkpoints_in(self.checkpoints)))
         self._best = _best_of([result for result in kept if result["training_iteration"] in saved])
-        last = kept[-1] if kept else {}
+        last = self._last_of(kept)
         sinks: list[Sink] = []
         try:
             self._open(sinks, kept)
@@ -142,7 +151,7 @@ class Run:
                 self.video = self.folder / "videos" / f"{name_of(self.algorithm.iteration)}.mp4"
                 record_video(self.algorithm.env_spec, self.algorithm.policy, self.video, self.algorithm.config.seed)
             self._beat("stopped" if self._stop_requested else "finished", last, force=True)
-        except OutplayError as error:
+        except Exception as error:
             self._after_failure(last, error)
             self.algorithm.abandon()
             raise
@@ -155,14 +164,36 @@ class Run:
             self.algorithm.stop()
         return reason
 
-    def _after_failure(self, last: dict[str, Any], error: OutplayError) -> None:
-        """What was learned up to the last whole iteration is kept, if the disk takes it."""
+    def _after_failure(self, last: dict[str, Any], error: Exception) -> None:
+        """What was learned up to the last whole iteration is kept, and the status told, if the disk takes it."""
+        sentence = (str(error) or type(error).__name__).splitlines()[0]
         try:
-            if isinstance(error, EnvError) and self.algorithm.iteration > 0:
-                self.save()
-            self._beat("failed", last, force=True, error=str(error).splitlines()[0])
+            try:
+                if isinstance(error, EnvError) and self.algorithm.iteration > 0:
+                    self.save()
+            finally:
+                self._beat("failed", last, force=True, error=sentence)
         except OutplayError as second:
-            log.warning("%s", second)
+            # Where the disk is the trouble, `error` has said so.
+            log.log(logging.DEBUG if isinstance(error, RunError) else logging.WARNING, "%s", second)
+
+    def _kept(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """The results up to this iteration, and which lines of metrics.jsonl are damaged."""
+        return read_metrics(self.folder / "metrics.jsonl", self.algorithm.iteration)
+
+    def _last_of(self, kept: list[dict[str, Any]]) -> dict[str, Any]:
+        """The result of this iteration; if its line is lost, what the algorithm itself knows of it."""
+        algorithm = self.algorithm
+        if kept and kept[-1]["training_iteration"] == algorithm.iteration:
+            return kept[-1]
+        if not algorithm.iteration:
+            return {}
+        return {
+            "training_iteration": algorithm.iteration,
+            "timesteps_total": algorithm.timesteps,
+            "time_total_s": algorithm.seconds,
+            **algorithm.episodes.figures(),
+        }
 
     def _open(self, sinks: list[Sink], kept: list[dict[str, Any]]) -> None:
         sinks.append(JsonLines(self.folder / "metrics.jsonl", kept))
@@ -177,7 +208,7 @@ class Run:
         figures = flattened(last)
         for name, threshold in self.experiment.stop.items():
             if name not in figures:
-                if last and name.startswith("learner/"):
+                if "learner" in last and name.startswith("learner/"):
                     raise ConfigError(f"stop: there is no metric {name!r}{nearest(name, figures)}")
                 continue
             value = figures[name]
@@ -199,6 +230,8 @@ class Run:
         """A checkpoint of this iteration, if there is none yet."""
         path = self.checkpoints / name_of(self.algorithm.iteration)
         if self._saved_at != self.algorithm.iteration:
+            if not self.folder.is_dir():  # saving would make it anew, with nothing else in it
+                raise RunError(f"the run folder {self.folder} was deleted or moved during training")
             self.algorithm.save(self.checkpoints)
             self._saved_at = self.algorithm.iteration
             self._drop_old_checkpoints()
@@ -216,16 +249,19 @@ class Run:
         keep = self.experiment.keep_checkpoints
         if keep is None:
             return
-        best = None if self._best is None else self.checkpoints / name_of(self._best[1])
-        for path in checkpoints_in(self.checkpoints)[:-keep]:
-            if path != best:
-                shutil.rmtree(path)
+        # Later ones are damaged, or the run would have gone on from them: they do not count.
+        found = [path for path in checkpoints_in(self.checkpoints) if iteration_of(path) <= self.algorithm.iteration]
+        for path in found[:-keep]:
+            if self._best is None or iteration_of(path) != self._best[1]:
+                with writing(path, "removed"):
+                    remove(path)
 
     def _requests(self) -> set[str]:
         """What small files in control/ ask for: stop, checkpoint, evaluate. They are removed."""
         found = set()
         for request in sorted((self.folder / "control").glob("*")):
-            request.unlink(missing_ok=True)
+            with writing(request, "removed"):
+                request.unlink(missing_ok=True)
             if request.name == "stop":
                 self.request_stop("stopped by a request in control/")
             elif request.name in ("checkpoint", "evaluate"):
@@ -237,8 +273,8 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether a stop condition was reached before it began."""
-        kept = read_metrics(self.folder / "metrics.jsonl", self.algorithm.iteration)
-        return bool(kept and self._reason_to_stop(kept[-1]))
+        last = self._last_of(self._kept()[0])
+        return bool(last and self._reason_to_stop(last))
 
     def progress(self, result: dict[str, Any]) -> float:
         """How near the nearest stop condition is, from 0 to 1."""
@@ -269,7 +305,13 @@ class Run:
             },
             **({"error": error} if error else {}),
         }
-        replace_file(self.folder / "status.json", as_json(status) + "\n")
+        path, text = self.folder / "status.json", as_json(status) + "\n"
+        try:
+            replace_file(path, text)
+        except RunError:
+            if state != "failed":
+                raise
+            overwrite_file(path, text)  # a full disk has no room for a new file
 
 
 def make_algorithm(experiment: Experiment, folders: Iterable[Path] = ()) -> Algorithm:
@@ -313,12 +355,12 @@ def _refuse_if_running(folder: Path) -> None:
 def find_saved(path: str | Path, results: Path) -> Path:
     """A checkpoint, for its weights, from what a user wrote: itself, or a run as `find_run` finds it (its newest)."""
     try:
-        return find_checkpoint(path, with_segments=False)
+        return find_checkpoint(path)
     except CheckpointError:
         given = Path(path).expanduser()
         if given.exists() and not list(given.glob("*/config.yaml")):
             raise
-    return find_checkpoint(find_run(path, results), with_segments=False)
+    return find_checkpoint(find_run(path, results))
 
 
 def _best_of(results: list[dict[str, Any]]) -> tuple[float, int] | None:

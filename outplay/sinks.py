@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
+import os
+import sys
+import time
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from outplay.errors import RunError
+from outplay.files import LogFile, replace_file, writing
 
 
 class Sink(Protocol):
@@ -45,35 +50,52 @@ def flattened(result: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def read_metrics(path: Path, last_iteration: int | None = None) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, up to an iteration; a line that was cut off by a crash is left out."""
-    if not path.exists():
-        return []
-    results = []
-    for line in path.read_text().splitlines():
-        try:
-            result = json.loads(line)
-        except ValueError:
+def read_metrics(path: Path, last_iteration: int | None = None) -> tuple[list[dict[str, Any]], list[int]]:
+    """The results in metrics.jsonl, up to an iteration, and the numbers of damaged lines, which are left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    results, damaged = [], []
+    for number, line in enumerate(lines, 1):
+        if not line:
             continue
-        if last_iteration is None or result.get("training_iteration", 0) <= last_iteration:
+        result = _parsed(line)
+        if result is None:
+            damaged.append(number)
+        elif last_iteration is None or result["training_iteration"] <= last_iteration:
             results.append(result)
-    return results
+    return results, damaged
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """The result on a line: figures by name, the iteration and the return among them. None if it is damaged."""
+    try:
+        result = json.loads(line.decode())
+        if not isinstance(result, dict) or "episode_return_mean" not in result:
+            return None
+        iteration = result.get("training_iteration")
+        is_sound = type(iteration) is int and all(map(_is_figure, flattened(result).values()))
+    except (ValueError, RecursionError):
+        return None
+    return result if is_sound else None
+
+
+def _is_figure(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and abs(value) <= sys.float_info.max)
 
 
 class JsonLines:
     """metrics.jsonl: one line per iteration, on its way to the disk at once."""
 
     def __init__(self, path: Path, kept: list[dict[str, Any]]) -> None:
-        self.path = path
         replace_file(path, "".join(as_json(result) + "\n" for result in kept))
-        self._file = opened(path, "a")
+        self._file = LogFile(path)
 
     def write(self, result: dict[str, Any]) -> None:
-        try:
-            self._file.write(as_json(result) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror or error}") from error
+        self._file.write(f"{as_json(result)}\n".encode())
 
     def close(self) -> None:
         self._file.close()
@@ -83,72 +105,71 @@ class Csv:
     """progress.csv. When a figure comes up for the first time, the file is written anew with one more column."""
 
     def __init__(self, path: Path, kept: list[dict[str, Any]]) -> None:
-        self.path = path
         self._rows = [flattened(result) for result in kept]
         self._columns: list[str] = []
         for row in self._rows:
             self._columns += [key for key in row if key not in self._columns]
-        self._file = opened(path, "w")
+        self._file = LogFile(path)
         self._write_all()
 
     def _write_all(self) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-        self._csv = csv.DictWriter(self._file, self._columns, restval="")
-        self._csv.writeheader()
-        self._csv.writerows(self._rows)
+        self._file.clear()
+        self._append([dict(zip(self._columns, self._columns, strict=True)), *self._rows])
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        text = io.StringIO()
+        csv.DictWriter(text, self._columns, restval="").writerows(rows)
+        self._file.write(text.getvalue().encode())
 
     def write(self, result: dict[str, Any]) -> None:
         row = flattened(result)
         self._rows.append(row)
-        new = [key for key in row if key not in self._columns]
-        try:
-            if new:
-                self._columns += new
-                self._write_all()
-            else:
-                self._csv.writerow(row)
-            self._file.flush()
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror or error}") from error
+        if new := [key for key in row if key not in self._columns]:
+            self._columns += new
+            self._write_all()
+        else:
+            self._append([row])
 
     def close(self) -> None:
         self._file.close()
 
 
 class TensorBoard:
-    """tensorboard/: every number, over timesteps_total."""
+    """tensorboard/: every number, over timesteps_total.
+
+    SummaryWriter is not used: it writes in a thread of its own, whose failures come as tracebacks.
+    """
 
     def __init__(self, folder: Path, resumed_at: int) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
             raise RunError("loggers: tensorboard is not installed: pip install 'outplay[tensorboard]'") from error
-        self._writer: Any = SummaryWriter(str(folder), purge_step=resumed_at or None)
+        self._event, self._summary, self._records = Event, Summary, RecordWriter
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        self._file = LogFile(folder / f"events.out.tfevents.{time.time_ns()}.{os.uname().nodename}.{os.getpid()}")
+        events = [Event(wall_time=time.time(), file_version="brain.Event:2")]
+        if resumed_at:  # readers then forget what an earlier file says of later steps
+            events.append(Event(step=resumed_at, session_log=SessionLog(status=SessionLog.START)))
+        self._write(events)
+
+    def _write(self, events: list[Any]) -> None:
+        data = io.BytesIO()
+        for event in events:
+            self._records(data).write(event.SerializeToString())
+        self._file.write(data.getvalue())
 
     def write(self, result: dict[str, Any]) -> None:
-        for name, value in flattened(result).items():
-            if isinstance(value, (int, float)) and math.isfinite(value):
-                self._writer.add_scalar(name, value, result["timesteps_total"])
-        self._writer.flush()
+        values = [
+            self._summary.Value(tag=name, simple_value=value)
+            for name, value in flattened(result).items()
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        ]
+        step = result["timesteps_total"]
+        self._write([self._event(wall_time=time.time(), step=step, summary=self._summary(value=values))])
 
     def close(self) -> None:
-        self._writer.close()
-
-
-def opened(path: Path, mode: str) -> IO[str]:
-    try:
-        return path.open(mode, newline="")
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old or the new text, never half of it."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+        self._file.close()

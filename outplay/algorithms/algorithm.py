@@ -15,15 +15,7 @@ import torch
 
 from outplay.algorithms import saving
 from outplay.algorithms.learner import Learner
-from outplay.checkpoint import (
-    OnDisk,
-    find_checkpoint,
-    hashes_in,
-    name_of,
-    read_checkpoint,
-    read_state,
-    write_checkpoint,
-)
+from outplay.checkpoint import OnDisk, name_of, read_checkpoint, read_state, use_checkpoint, write_checkpoint
 from outplay.config import AlgorithmConfig, plain, validated
 from outplay.engine.slots import count_cpus
 from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
@@ -310,7 +302,7 @@ class Algorithm:
         self._rest_between_iterations()
         policy = self.policy
         if checkpoint is not None:
-            saved = read_checkpoint(find_checkpoint(checkpoint, with_segments=False), with_segments=False)
+            saved = use_checkpoint(checkpoint, read_checkpoint)
             saving.check_fits(self, saved.state)
             policy = self._policy_spec().make()
             policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
@@ -383,14 +375,16 @@ class Algorithm:
 
     def restore(self, checkpoint: str | Path) -> None:
         """Go on from a checkpoint of the same algorithm and spaces."""
-        found = find_checkpoint(checkpoint)
-        saved = read_checkpoint(found)
+        use_checkpoint(checkpoint, self._restore)
+
+    def _restore(self, folder: Path) -> None:
+        saved = read_checkpoint(folder)
         saving.check_fits(self, saved.state)
         self._drop_workers(None)
         self._on_disk = OnDisk()
         self._states, taken = saving.restore_state(self, saved)
         if taken:
-            self._on_disk = OnDisk(found, hashes_in(found))
+            self._on_disk = OnDisk(folder, saved.hashes)
 
     @classmethod
     def from_checkpoint(
@@ -401,7 +395,10 @@ class Algorithm:
         An import path that stands only in the checkpoint is not imported: give `env` again, or `trust=True`. Only with
         `trust` is its module looked up in the folders that the checkpoint names.
         """
-        folder = find_checkpoint(checkpoint)
+        return use_checkpoint(checkpoint, lambda folder: cls._from_folder(folder, env, config, trust))
+
+    @classmethod
+    def _from_folder(cls, folder: Path, env: Any, config: Mapping[str, Any] | None, trust: bool) -> Self:
         state = read_state(folder)
         if "Config" not in vars(cls):  # Algorithm itself: whichever it is
             from outplay.algorithms import find_algorithm
@@ -412,12 +409,16 @@ class Algorithm:
         settings = {**state["config"], **(config or {}), "env": None}
         folders = map(Path, state["env_folders"] if trust else [])
         trainer = cls(env=state["env"] if env is None else env, config=settings, folders=folders)
-        trainer.restore(folder)
+        try:
+            trainer.restore(folder)
+        except BaseException:
+            trainer.stop()
+            raise
         return trainer
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Take the weights of a checkpoint and nothing else: a new run from old weights."""
-        saved = read_checkpoint(find_checkpoint(checkpoint, with_segments=False), with_segments=False)
+        saved = use_checkpoint(checkpoint, read_checkpoint)
         saving.check_spaces(self, saved.state)
         self.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
         self.learner.begin_from_weights()

@@ -1,0 +1,112 @@
+"""Files on disk: written whole or not at all; a failure is one sentence. Light to import."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from outplay.errors import RunError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextmanager
+def writing(path: Path, what: str = "written") -> Iterator[None]:
+    """An OSError within becomes one sentence about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be {what}: {error.strerror or error}") from error
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file; it is on the disk when this returns."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old or the new text, never half of it."""
+    temporary = path.with_name(f".{path.name}.part")
+    with writing(path):
+        try:
+            temporary.write_text(text)
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):  # on a read-only disk, removing fails for the same reason
+                temporary.unlink()
+            raise
+
+
+def overwrite_file(path: Path, text: str) -> None:
+    """Write over a small file in its place: this works on a full disk, where `replace_file` finds no room."""
+    with writing(path), path.open("rb+") as file:
+        file.write(text.encode())
+        file.truncate()
+
+
+class LogFile:
+    """A file that grows piece by piece. It has no buffer: closing it does not repeat a write that failed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with writing(path):
+            self._file = path.open("ab", buffering=0)
+
+    def write(self, data: bytes) -> None:
+        with writing(self.path):
+            if not self._is_in_place():
+                raise RunError(f"{self.path} was deleted or moved during training; the run cannot go on")
+            while data:
+                data = data[self._file.write(data) :]
+
+    def _is_in_place(self) -> bool:
+        """Writing to a file that was deleted succeeds: nothing else would tell."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def clear(self) -> None:
+        with writing(self.path):
+            self._file.truncate(0)
+
+    def close(self) -> None:
+        with writing(self.path):
+            self._file.close()
+
+
+def sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # some file systems cannot
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it; nothing if another process was faster."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two paths change places in one step; False if that failed: not all file systems can."""
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except AttributeError:  # not Linux
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    return bool(renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0)
