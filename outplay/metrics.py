@@ -115,6 +115,11 @@ class RunningMoments:
             rows = rows.astype(np.float64)
             self.merge(len(rows), rows.mean(0), rows.var(0))
 
+    def load(self, count: float, mean: np.ndarray, variance: np.ndarray) -> None:
+        if mean.shape != self.mean.shape or variance.shape != self.mean.shape:
+            raise ValueError(f"moments have shapes {mean.shape} and {variance.shape}, not {self.mean.shape}")
+        self.count, self.mean, self.variance = count, mean, variance
+
     def merge(self, count: int, mean: np.ndarray, variance: np.ndarray) -> None:
         """Take in `count` rows of this mean and variance."""
         total = self.count + count

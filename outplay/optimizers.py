@@ -84,6 +84,11 @@ class Optimizer:
         return {"first": self.first, "second": self.second, "steps": self.steps.long()}
 
     def load(self, state: dict[str, Tensor]) -> None:
+        for name, own in (("first", self.first), ("second", self.second), ("steps", self.steps)):
+            if state[name].shape != own.shape:
+                raise ValueError(
+                    f"the optimizer's {name!r} has shape {tuple(state[name].shape)}, not {tuple(own.shape)}"
+                )
         self.first.copy_(state["first"])
         self.second.copy_(state["second"])
         self.steps.copy_(state["steps"])

@@ -14,8 +14,17 @@ import numpy as np
 import torch
 
 from outplay.algorithms import saving
+from outplay.algorithms.atomic import atomically
 from outplay.algorithms.learner import Learner
-from outplay.checkpoint import OnDisk, name_of, read_checkpoint, read_state, use_checkpoint, write_checkpoint
+from outplay.checkpoint import (
+    Checkpoint,
+    OnDisk,
+    name_of,
+    read_checkpoint,
+    read_state,
+    use_checkpoint,
+    write_checkpoint,
+)
 from outplay.config import AlgorithmConfig, plain, validated
 from outplay.engine.slots import count_cpus
 from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
@@ -92,6 +101,7 @@ class Algorithm:
         self._workers: WorkerSet | None = None
         self._states: list[GroupState] | None = None
         self._version = 0  # of the Weights: each snapshot has its own
+        self.can_roll_back = False  # something that is done as a whole or not at all is under way
         self._evaluator: Evaluator | None = None
         self._task_env: Any = None
         self._folder: Path | None = None
@@ -177,7 +187,14 @@ class Algorithm:
     # One iteration.
 
     def train(self) -> dict[str, Any]:
-        """Collect a batch, learn from it: one iteration. Returns its figures."""
+        """Collect a batch, learn from it: one iteration. Returns its figures.
+
+        An iteration is done as a whole or not at all: whatever ends it before (Ctrl-C, an environment that raises, a
+        gradient that is not finite), it is rolled back, and `train()` begins it again.
+        """
+        return atomically(self, f"iteration {self.iteration + 1}", self._train)
+
+    def _train(self) -> dict[str, Any]:
         started, steps_before, seconds_before = time.perf_counter(), self.timesteps, self.seconds
         metrics = self._iterate()
         self.iteration += 1
@@ -233,23 +250,17 @@ class Algorithm:
     def _collect(self) -> list[Fragment]:
         """The Fragments of one iteration, all from the present policy."""
         weights = self._snapshot()
-        before = self.workers.states
         fragments: list[Fragment] = []
         steps = 0
-        try:
-            while steps < self.config.least_steps:
-                collected = self.workers.collect(weights)
-                self._look_at_rebuilding(collected)
-                fragments += collected
-                steps += sum(fragment.steps for fragment in collected)
-                for stage in ("act", "step"):
-                    # Workers run side by side: the share of one is what the iteration waits for.
-                    spent = sum(fragment.seconds[stage] for fragment in collected)
-                    self.timers.add(f"collect/{stage}", spent / max(1, self.workers.num_workers))
-        except BaseException:
-            # What was collected is lost, and the environments go back to where the last whole iteration left them.
-            self._drop_workers(before)
-            raise
+        while steps < self.config.least_steps:
+            collected = self.workers.collect(weights)
+            self._look_at_rebuilding(collected)
+            fragments += collected
+            steps += sum(fragment.steps for fragment in collected)
+            for stage in ("act", "step"):
+                # Workers run side by side: the share of one is what the iteration waits for.
+                spent = sum(fragment.seconds[stage] for fragment in collected)
+                self.timers.add(f"collect/{stage}", spent / max(1, self.workers.num_workers))
         return fragments
 
     def _look_at_rebuilding(self, fragments: list[Fragment]) -> None:
@@ -266,10 +277,14 @@ class Algorithm:
 
     def _drop_workers(self, states: list[GroupState] | None) -> None:
         """End the workers; if they are needed again, their environments are built from `states`."""
-        if self._workers is not None:
-            self._workers.stop()
-            self._workers = None
-        self._states = states
+        workers, self._workers, self._states = self._workers, None, states
+        if workers is not None:
+            workers.stop()
+
+    def _drop_evaluator(self) -> None:
+        evaluator, self._evaluator = self._evaluator, None
+        if evaluator is not None:
+            evaluator.stop()
 
     def _learner_threads(self) -> AbstractContextManager[None]:
         assert isinstance(self.config.learner_threads, int)
@@ -374,17 +389,18 @@ class Algorithm:
         return self._folder / "checkpoints"
 
     def restore(self, checkpoint: str | Path) -> None:
-        """Go on from a checkpoint of the same algorithm and spaces."""
+        """Go on from a checkpoint of the same algorithm and spaces. If it does not fit, nothing is changed."""
         use_checkpoint(checkpoint, self._restore)
 
     def _restore(self, folder: Path) -> None:
         saved = read_checkpoint(folder)
         saving.check_fits(self, saved.state)
-        self._drop_workers(None)
-        self._on_disk = OnDisk()
-        self._states, taken = saving.restore_state(self, saved)
-        if taken:
-            self._on_disk = OnDisk(folder, saved.hashes)
+        atomically(self, "restoring", lambda: self._take_over(folder, saved))
+
+    def _take_over(self, folder: Path, saved: Checkpoint) -> None:
+        states, taken = saving.restore_state(self, saved)
+        self._drop_workers(states)
+        self._on_disk = OnDisk(folder, saved.hashes) if taken else OnDisk()
 
     @classmethod
     def from_checkpoint(
@@ -417,11 +433,10 @@ class Algorithm:
         return trainer
 
     def load_weights(self, checkpoint: str | Path) -> None:
-        """Take the weights of a checkpoint and nothing else: a new run from old weights."""
+        """Take the weights of a checkpoint, normalisers included, and nothing else: a new run from old weights."""
         saved = use_checkpoint(checkpoint, read_checkpoint)
         saving.check_spaces(self, saved.state)
-        self.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
-        self.learner.begin_from_weights()
+        atomically(self, "taking weights", lambda: saving.restore_weights(self, saved))
 
     def stop(self) -> None:
         """Close the environments and end the workers. Trained further, they go on where they were."""
@@ -429,9 +444,7 @@ class Algorithm:
             self._rest()
         finally:
             self.abandon()
-            if self._evaluator is not None:
-                self._evaluator.stop()
-                self._evaluator = None
+            self._drop_evaluator()
             if self._task_env is not None:
                 self._task_env.close()
                 self._task_env = None

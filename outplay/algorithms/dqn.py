@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from outplay import qlearning
 from outplay.agents import Agents
 from outplay.algorithms.algorithm import Algorithm
+from outplay.algorithms.atomic import atomically
 from outplay.algorithms.learner import Learner, Segments, mean_metrics
 from outplay.config import (
     AlgorithmConfig,
@@ -203,7 +205,8 @@ class DQNLearner(Learner[DQNConfig]):
         shards, spec, groups = self.config.replay_shards, self.replay_spec, self.groups
         return ShardedReplay(spec, groups, shards) if shards else spec.make(groups)
 
-    def begin_from_weights(self) -> None:
+    def begin_from_weights(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().begin_from_weights(state, tensors)
         self.target_flat.copy_(self.policy.flat.detach())
 
     # Learning.
@@ -303,21 +306,43 @@ class DQNLearner(Learner[DQNConfig]):
 
     # Saving.
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def remember(self) -> Callable[[], None]:
+        """The replay is not copied: from now on it remembers what is overwritten."""
+        go_back = self._way_back(*self._without_replay(), self._load_without_replay)
+        replay, pieces = self._replay, list(self._pieces)
+        replay_back = None if replay is None else replay.remember()
+
+        def all_back() -> None:
+            go_back()
+            self._replay, self._pieces = replay, list(pieces)
+            if replay_back is not None:
+                replay_back()
+
+        return all_back
+
+    def _without_replay(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         state, tensors = super().state()
-        replay, arrays = self.replay.state()
         state |= {"updates": self.updates, "owed": self.owed, "timesteps": self.timesteps}
-        state |= {"replay": replay, "groups": list(self.groups.values())}
-        tensors |= {f"replay.{name}": self.tensor(array).cpu() for name, array in arrays.items()}
         return state, {**tensors, "target": self.target_flat}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        state, tensors = self._without_replay()
+        replay, arrays = self.replay.state()
+        state |= {"replay": replay, "groups": list(self.groups.values())}
+        return state, {**tensors, **{f"replay.{name}": self.tensor(array).cpu() for name, array in arrays.items()}}
 
     def segments(self, known: Collection[str]) -> Segments:
         return self.replay.segments(known)
 
-    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
-        super().load(state, tensors, segments)
+    def _load_without_replay(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().load(state, tensors, {})
         self.updates, self.owed, self.timesteps = int(state["updates"]), float(state["owed"]), int(state["timesteps"])
+        if tensors["target"].shape != self.target_flat.shape:
+            raise ValueError(f"the target network has {tensors['target'].numel()} numbers, not {len(self.target_flat)}")
         self.target_flat.copy_(tensors["target"])
+
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
+        self._load_without_replay(state, tensors)
         self._replay = None
         if state["groups"] != list(self.groups.values()):  # the environments begin anew, and so does the replay
             self.owed = 0.0
@@ -369,21 +394,16 @@ class DQN(Algorithm):
         """Take what agents send, learn as much as is due, until there are enough steps."""
         enough = self.timesteps + self.config.least_steps
         agents = self._agents = self._agents or Agents(self.workers)
-        try:
-            while self.timesteps < enough:
-                if self.learner.due < self.config.most_updates_behind:
-                    agents.ask(self._newest_weights())
-                with self.timers("wait"):
-                    ready = agents.ready(wait=not self.learner.due)
-                with self.timers("take"):
-                    for place in ready:
-                        self._take(agents.take(place))
-                with self.timers("learn"), self._learner_threads():
-                    self.learner.learn(min(self.learner.due, _UPDATES_AT_A_TIME))
-        except BaseException:
-            # What was taken counts; what was under way is lost, and will be collected again.
-            self.abandon()
-            raise
+        while self.timesteps < enough:
+            if self.learner.due < self.config.most_updates_behind:
+                agents.ask(self._newest_weights())
+            with self.timers("wait"):
+                ready = agents.ready(wait=not self.learner.due)
+            with self.timers("take"):
+                for place in ready:
+                    self._take(agents.take(place))
+            with self.timers("learn"), self._learner_threads():
+                self.learner.learn(min(self.learner.due, _UPDATES_AT_A_TIME))
         lags, self._lags = self._lags, []
         lag = {"policy_lag": float(np.mean(lags)), "policy_lag_max": float(max(lags))} if lags else {}
         return {**self.learner.figures(), **lag}
@@ -412,14 +432,12 @@ class DQN(Algorithm):
         super()._drop_workers(states)
 
     def _rest(self) -> None:
-        if self._agents is None:
-            return
-        try:
-            while places := self._agents.under_way():
-                for place in places:
-                    self._take(self._agents.take(place))
-            with self._learner_threads():
-                self.learner.learn(self.learner.due)
-        except BaseException:
-            self.abandon()
-            raise
+        if self._agents is not None:
+            atomically(self, "coming to rest", partial(self._drain, self._agents))
+
+    def _drain(self, agents: Agents) -> None:
+        while places := agents.under_way():
+            for place in places:
+                self._take(agents.take(place))
+        with self._learner_threads():
+            self.learner.learn(self.learner.due)

@@ -87,8 +87,13 @@ class Learner(Generic[C]):
         """A factor on the learning rate for each of the policy's parameters; None: 1 for all."""
         return None
 
-    def begin_from_weights(self) -> None:
-        """The network was given weights of another run: what follows from them is set anew."""
+    def begin_from_weights(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """The network was given the weights of another run: go on with the normalisers of its learner, saved as this.
+
+        With the number of observations that they come from: or the first batch would replace them, and the policy would
+        see its inputs shifted.
+        """
+        self._load_moments(state, tensors)
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
         """Learn from a Batch: the metrics of it. `timesteps` before it, `iteration` that it belongs to."""
@@ -241,6 +246,27 @@ class Learner(Generic[C]):
 
     # Saving.
 
+    def remember(self) -> Callable[[], None]:
+        """A function that brings weights and learner back to what they are now, from memory."""
+        state, tensors = self.state()
+        return self._way_back(state, tensors, lambda state, tensors: self.load(state, tensors, {}))
+
+    def _way_back(
+        self,
+        state: dict[str, Any],
+        tensors: dict[str, Tensor],
+        load: Callable[[dict[str, Any], dict[str, Tensor]], Any],
+    ) -> Callable[[], None]:
+        weights = self.policy.flat.detach().clone()
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+
+        @torch.no_grad()
+        def go_back() -> None:
+            self.policy.flat.copy_(weights)
+            load(state, copies)
+
+        return go_back
+
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """(what is written as JSON, what is written as tensors) beside the weights."""
         moments = {
@@ -257,13 +283,17 @@ class Learner(Generic[C]):
 
     def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:  # noqa: ARG002
         """Take back what was saved. Whether its segments are what `segments` will give from now on."""
-        self.value_moments = tuple(state["value_moments"])
-        for i, moments in self.moments.items():
-            moments.count = float(state["counts"][str(i)])
-            moments.mean = tensors[f"moments.{i}.mean"].numpy()
-            moments.variance = tensors[f"moments.{i}.variance"].numpy()
+        self._load_moments(state, tensors)
         self.optimizer.load(tensors)
         return True
+
+    def _load_moments(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """What the normalisers, which are part of the weights, follow from."""
+        weight, mean, square = map(float, state["value_moments"])
+        self.value_moments = (weight, mean, square)
+        for i, moments in self.moments.items():
+            mean_of, variance = (tensors[f"moments.{i}.{name}"].numpy() for name in ("mean", "variance"))
+            moments.load(float(state["counts"][str(i)]), mean_of, variance)
 
 
 def mean_metrics(pieces: list[dict[str, Tensor]]) -> dict[str, float]:

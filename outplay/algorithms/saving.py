@@ -76,6 +76,15 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
     return states or None, taken
 
 
+def restore_weights(algorithm: Algorithm, saved: Checkpoint) -> None:
+    """Put the weights of a checkpoint, normalisers included, into an algorithm, perhaps of another kind."""
+    algorithm.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
+    try:
+        algorithm.learner.begin_from_weights(saved.state["learner"], saved.optimizer)
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
+
+
 def check_fits(algorithm: Algorithm, state: dict[str, Any]) -> None:
     check_algorithm(type(algorithm).__name__, state)
     check_spaces(algorithm, state)

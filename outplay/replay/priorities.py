@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,11 +99,16 @@ class PrioritizedReplay(Replay):
         # What can no longer be drawn, among it all that was overwritten; and what can be drawn from now on.
         old, new = self._places(lanes, range(gone, oldest)), self._places(lanes, range(max(known, oldest), newest))
         values = np.concatenate([np.zeros(len(old)), np.full(len(new), self.highest**self.alpha)])
-        self.tree.set(np.concatenate([old, new]), values)
+        self._set_places(np.concatenate([old, new]), values)
 
     def _places(self, lanes: slice, times: range) -> Array:
         slots = np.arange(times.start, times.stop) % self.slots
         return (slots[:, None] * self.lanes + np.arange(lanes.start, lanes.stop)).ravel()
+
+    def _set_places(self, places: Array, values: Array) -> None:
+        if self.undo.is_on:
+            self.undo.keep(functools.partial(self.tree.set, places, self.tree[places]))
+        self.tree.set(places, values)
 
     def _set(self, lanes: slice, times: range, priorities: Array) -> None:
         if len(times):
@@ -126,7 +132,7 @@ class PrioritizedReplay(Replay):
         there = self.tree[places] > 0
         priorities = np.abs(errors[there]).astype(np.float64) + _LEAST_PRIORITY
         self.highest = max(self.highest, float(priorities.max(initial=0.0)))
-        self.tree.set(places[there], priorities**self.alpha)
+        self._set_places(places[there], priorities**self.alpha)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         state, arrays = super().state()

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outplay.fragments import Fragment
+from outplay.replay.undo import Undo
 from outplay.spaces import Leaf, Leaves
 
 Array = np.ndarray
@@ -109,6 +110,7 @@ class Replay:
         self.added = np.zeros(self.lanes, np.int64)  # steps of each lane
         self.first = np.zeros(self.lanes, np.int64)  # the oldest that was loaded
         self.highest = 1.0  # of all priorities so far, where there are some
+        self.undo = Undo()
         ends = np.cumsum(list(groups.values())).tolist()
         self._next = dict.fromkeys(groups, 0)  # the number of the Fragment that comes next
         self._lanes_of = {g: slice(end - size, end) for (g, size), end in zip(groups.items(), ends, strict=True)}
@@ -153,6 +155,8 @@ class Replay:
         lanes, steps = self._lanes_of[fragment.group], len(fragment.rewards)
         assert steps + self.n_step + self.stack <= self.slots
         before = int(self.added[lanes.start])
+        if self.undo.is_on:
+            self._keep_for_undo(fragment.group, steps)
         times = before + np.arange(steps)
         starts = fragment.episode_start.copy()
         starts[0] |= self._seal(fragment, lanes, before)
@@ -188,6 +192,25 @@ class Replay:
         for kept in (*self.firsts[lanes], *self.finals[lanes]):
             while kept and next(iter(kept)) < before + steps - self.slots:
                 kept.popitem(last=False)
+
+    def remember(self) -> Callable[[], None]:
+        """A function that takes back all that is added, and all priorities that change, from now on."""
+        self.undo.begin()
+        self.undo.keep(functools.partial(setattr, self, "highest", self.highest))
+        return self.undo.all
+
+    def _keep_for_undo(self, group: int, steps: int) -> None:
+        """What the next Fragment, of so many steps, will overwrite."""
+        lanes = self._lanes_of[group]
+        added = int(self.added[lanes.start])
+        slots = np.arange(added - 1, added + steps) % self.slots  # the last step, too: it may be sealed
+        stores = (*self.observations, *(getattr(self, name) for name in _COLUMNS))
+        self.undo.keep(self._count)  # done last
+        self.undo.keep_parts([(store, (slots, lanes)) for store in stores])
+        self.undo.keep_parts([(array, lanes) for array in (*self.last, self.added)])
+        self.undo.keep(functools.partial(self._next.__setitem__, group, self._next[group]))
+        for kept in (self.firsts, self.finals):
+            self.undo.keep(functools.partial(kept.__setitem__, lanes, [by_step.copy() for by_step in kept[lanes]]))
 
     def _seal(self, fragment: Fragment, lanes: slice, before: int) -> Array:
         """Where a Fragment does not go on from the last step, that one was cut off. Which lanes begin anew here.

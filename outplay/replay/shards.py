@@ -33,6 +33,12 @@ class ReplayShard:
     def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.replay, method)(*arguments)
 
+    def remember(self) -> None:
+        self.replay.remember()
+
+    def take_back(self) -> None:
+        self.replay.undo.all()
+
     def names(self, known: Container[str]) -> list[str]:
         return list(self.replay.segments(known))
 
@@ -79,6 +85,19 @@ class ShardedReplay:
         first, added, slots = (np.array([of[g] for g in groups]) for of in (self._first, self._added, self._slots))
         _, oldest, newest = drawable(first, added, slots, self._spec.stack, self._spec.n_step)
         return sorted({g % len(self._shards) for g, some in zip(groups, newest > oldest, strict=True) if some})
+
+    def remember(self) -> Callable[[], None]:
+        """As that of `Replay`. Calls reach an actor in order: what is under way is taken back, too."""
+        added, first = dict(self._added), dict(self._first)
+        self._told.extend(shard.remember.remote() for shard in self._shards)
+
+        def back() -> None:
+            self._told.clear()
+            self._added, self._first = dict(added), dict(first)
+            for done in [shard.take_back.remote() for shard in self._shards]:
+                _result(done)
+
+        return back
 
     def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
         self._tell(self._shard_of(fragment.group), "add", fragment, rewards, over)
