@@ -180,9 +180,9 @@ class Algorithm:
             self._workers = WorkerSet(self._rollout_spec(), self.num_workers, self._states, self._snapshot)
         return self._workers
 
-    def _snapshot(self) -> Weights:
+    def _snapshot(self, at_random: bool = False) -> Weights:
         self._version += 1
-        return self.policy.snapshot(self._version)
+        return self.policy.random_weights(self._version) if at_random else self.policy.snapshot(self._version)
 
     # One iteration.
 
@@ -196,6 +196,8 @@ class Algorithm:
 
     def _train(self) -> dict[str, Any]:
         started, steps_before, seconds_before = time.perf_counter(), self.timesteps, self.seconds
+        if self.config.normalize_observations and not self.learner.is_normaliser_fitted:
+            self._fit_normaliser()
         metrics = self._iterate()
         self.iteration += 1
         evaluation = self._evaluation_if_due()
@@ -232,6 +234,16 @@ class Algorithm:
                 self.learner.normalise_observations(batch)
         return metrics
 
+    def _fit_normaliser(self) -> None:
+        """Before the first iteration, which is to act and to learn with it: to a batch of random actions.
+
+        That is not learned from and not counted; the episodes go on in the first iteration.
+        """
+        with self.timers("collect"):
+            batch = join(self._collect(at_random=True))
+        with self.timers("learn"), self._learner_threads():
+            self.learner.normalise_observations(batch)
+
     def _count(self, fragments: list[Fragment]) -> None:
         for fragment in fragments:
             self.timesteps += fragment.steps
@@ -247,9 +259,9 @@ class Algorithm:
         self._rest()
         self.seconds += time.perf_counter() - started
 
-    def _collect(self) -> list[Fragment]:
-        """The Fragments of one iteration, all from the present policy."""
-        weights = self._snapshot()
+    def _collect(self, at_random: bool = False) -> list[Fragment]:
+        """The Fragments of one iteration, all from the present policy, or of random actions."""
+        weights = self._snapshot(at_random)
         fragments: list[Fragment] = []
         steps = 0
         while steps < self.config.least_steps:

@@ -229,6 +229,10 @@ class Learner(Generic[C]):
         old_mean.fill_(new_mean)
         old_scale.fill_(new_scale)
 
+    @property
+    def is_normaliser_fitted(self) -> bool:
+        return all(moments.count > 0 for moments in self.moments.values())
+
     @torch.no_grad()
     def normalise_observations(self, batch: Batch) -> None:
         for i, moments in self.moments.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -197,6 +198,16 @@ class Policy:
 
     def snapshot(self, version: int) -> Weights:
         return Weights(version, self.flat.detach().cpu().numpy().copy())
+
+    def random_weights(self, version: int) -> Weights:
+        """Weights that act at random, whatever is observed: all choices alike, numbers drawn around 0."""
+        other = copy.deepcopy(self)
+        other._act_at_random()
+        return other.snapshot(version)
+
+    @torch.no_grad()
+    def _act_at_random(self) -> None:
+        self.flat.zero_()  # so are the logits, the means, and the logarithm of the deviation
 
     def load(self, weights: Weights) -> None:
         """Act with these weights until the next ones, or `set_weights`; this policy itself does not learn."""

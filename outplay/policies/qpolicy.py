@@ -70,6 +70,11 @@ class QPolicy(Policy):
             self.q_network.draw_noise(rng if explore else None)
         return super().act(observations, state, explore, rng)
 
+    @torch.no_grad()
+    def _act_at_random(self) -> None:
+        super()._act_at_random()
+        self.q_network.epsilon.fill_(1.0)
+
     def _make_network(self, model: ModelConfig, with_value: bool, generator: torch.Generator) -> Network:  # noqa: ARG002
         return QNetwork(self.leaves, self.distribution.num_params, model, self._q, generator)
 

@@ -233,7 +233,10 @@ def test_images_are_normalised_by_their_mean_and_one_deviation() -> None:
         "model": {"conv_filters": [[4, 8, 8]], "fcnet_hiddens": [8]},
     }  # fmt: skip
     with PPO(env="ALE/Pong-v5", config=config) as trainer:
-        images = join(trainer._collect()).observations[0].reshape(-1, 4, 84, 84).astype(np.float64)
+        at_random = join(trainer._collect(at_random=True))
+        trainer.learner.normalise_observations(at_random)
+        seen = [batch.observations[0].reshape(-1, 4, 84, 84) for batch in (at_random, join(trainer._collect()))]
+        images = np.concatenate(seen).astype(np.float64)
     with PPO(env="ALE/Pong-v5", config=config) as trainer:
         trainer.train()
         model = trainer.policy.model
@@ -263,10 +266,10 @@ def test_observation_statistics_change_once_per_iteration_and_not_in_evaluation(
         trainer.train()
         mean = trainer.policy.model.observation_mean_0.clone()
         moments = trainer.learner.moments[0]
-        assert moments.count == 40
+        assert moments.count == 40 + 40  # of random actions, before the first iteration
         assert mean.numpy() == pytest.approx(moments.mean, rel=1e-5)
         trainer.evaluate()
-        assert moments.count == 40
+        assert moments.count == 80
         assert trainer.policy.model.observation_mean_0.equal(mean)
         trainer.train()
-        assert moments.count == 80
+        assert moments.count == 120
