@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from outplay.errors import ConfigError, nearest
@@ -264,6 +264,14 @@ def one_name_each(cls: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
     pairs = [(name, f.alias) for name, f in cls.model_fields.items() if f.alias]
     earlier = {min(pair, key=order.index) for pair in pairs if pair[0] in data and pair[1] in data}
     return {key: value for key, value in data.items() if key not in earlier}
+
+
+def is_true(value: Any, otherwise: bool = False) -> bool:
+    """As a setting that is true or false is read; what is neither (`otherwise`) is refused later, with its name."""
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        return otherwise
 
 
 def at(schedule: Schedule | None, constant: float, step: int) -> float:

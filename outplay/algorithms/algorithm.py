@@ -287,6 +287,13 @@ class Algorithm:
     def _present_states(self) -> list[GroupState] | None:
         return self._states if self._workers is None else self._workers.states
 
+    @property
+    def _task(self) -> Any:
+        """Of the curriculum: what episodes that start now are about."""
+        if self._workers is not None:
+            return self._workers.task
+        return self._states[0].task if self._states else None
+
     def _drop_workers(self, states: list[GroupState] | None) -> None:
         """End the workers; if they are needed again, their environments are built from `states`."""
         workers, self._workers, self._states = self._workers, None, states
@@ -344,7 +351,7 @@ class Algorithm:
                 self.config.evaluation_duration,
                 self.config.evaluation_duration_unit,
                 self.config.evaluation_explore,
-                None if self._workers is None else self._workers.task,
+                self._task,
             )
 
     # Acting.

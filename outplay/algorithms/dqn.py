@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 
 from outplay import qlearning
@@ -26,6 +26,7 @@ from outplay.config import (
     Positive,
     Schedule,
     at,
+    is_true,
     one_name_each,
 )
 from outplay.cudagraphs import Scalar
@@ -45,14 +46,6 @@ Array = np.ndarray
 _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018
 _UPDATES_AT_A_TIME = 8  # before agents are looked after again
 _VERSIONS = 10_000  # of the Weights: whose updates are remembered
-
-
-def _is_true(value: Any) -> bool:
-    """As a setting that is true or false is read; what is neither is refused later, with its name."""
-    try:
-        return TypeAdapter(bool).validate_python(value)
-    except ValidationError:
-        return False
 
 
 def _total_envs(given: dict[str, Any]) -> int:
@@ -141,7 +134,7 @@ class DQNConfig(AlgorithmConfig):
         if not isinstance(data, dict):
             return data
         data = one_name_each(cls, data)
-        if _is_true(data.get("async", data.get("async_", False))):
+        if is_true(data.get("async", data.get("async_", False))):
             envs = {name: data[name] for name in ("num_envs", "num_envs_per_worker", "num_workers") if name in data}
             data = {"prioritized_replay": True, "num_env_groups": _total_envs(envs), **data}
             given = data.get("exploration_config") or {}

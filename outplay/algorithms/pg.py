@@ -28,7 +28,7 @@ class PGConfig(AlgorithmConfig):
         "num_envs are not used.",
     )
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
-        "complete_episodes", description="Cut Fragments at their length, or only where episodes end."
+        "complete_episodes", description="PG learns from the returns of whole episodes: complete_episodes."
     )
     normalize_advantages: bool | Literal["episode"] = Field(
         True, description="Shift and scale returns to mean 0 and deviation 1: all together, or each episode's."
@@ -37,8 +37,8 @@ class PGConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def _whole_episodes(self) -> Self:
-        if self.train_batch_episodes is not None and self.batch_mode != "complete_episodes":
-            raise ValueError("train_batch_episodes counts whole episodes; set batch_mode: complete_episodes")
+        if self.batch_mode != "complete_episodes":
+            raise ValueError("batch_mode: PG learns from the returns of whole episodes; leave it complete_episodes")
         return self
 
     @property

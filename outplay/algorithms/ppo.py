@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from outplay import returns
 from outplay.algorithms.algorithm import Algorithm
 from outplay.algorithms.learner import Estimates, Learner, Rows, Segments, explained_variance, mean_metrics
-from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at
+from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at, is_true
 from outplay.cudagraphs import Scalar
 from outplay.fragments import Batch
 from outplay.optimizers import check_norm
@@ -29,7 +29,11 @@ class PPOConfig(AlgorithmConfig):
     grad_clip: float | None = Field(
         0.5, gt=0, description="Gradients longer than this are shortened to it (the norm over all parameters)."
     )
-    use_critic: bool = Field(True, description="Learn a value and measure advantages against it; else use returns.")
+    use_critic: bool = Field(
+        True,
+        description="Learn a value and measure advantages against it; else use the returns of whole episodes "
+        "(batch_mode is then complete_episodes).",
+    )
     use_gae: bool = Field(True, description="Estimate advantages with lambda_; else as with lambda_ = 1.")
     lambda_: Fraction = Field(
         0.97, alias="lambda", description="GAE's λ: 1 trusts the rewards seen, 0 the value of the next observation."
@@ -58,6 +62,22 @@ class PPOConfig(AlgorithmConfig):
     clip_param: NotNegative = Field(
         0.2, description="An action's probability gains nothing from changing by more than this share."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_critic(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not is_true(data.get("use_critic", True), otherwise=True):
+            return {"batch_mode": "complete_episodes", **data}
+        return data
+
+    @model_validator(mode="after")
+    def _whole_episodes(self) -> Self:
+        if not self.use_critic and self.batch_mode != "complete_episodes":
+            raise ValueError(
+                "batch_mode: with use_critic: false, advantages are the returns of whole episodes; leave it out, or set "
+                "it to complete_episodes"
+            )
+        return self
 
 
 class PPOLearner(Learner[PPOConfig]):
@@ -145,7 +165,7 @@ class PPOLearner(Learner[PPOConfig]):
         return ((values - targets) ** 2).clamp(max=limit).mean()
 
     def _returns(self, batch: Batch) -> Estimates:
-        """Without a critic: the rewards to come, as far as they were seen."""
+        """Without a critic: the rewards to come, up to the episode's end, which is in the Batch."""
         ended = self.ended(batch)
         seen = returns.discounted_returns(self.rewards(batch), ended, self.config.gamma)
         return Estimates(np.zeros_like(seen), seen, seen)

@@ -68,7 +68,7 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
         changed.append("the EnvGroups")
     if changed:
         log.warning("%s differ from the checkpoint's: the environments begin anew", ", ".join(changed))
-        return None, taken
+        return [GroupState(size, task=states[0].task) for size in algorithm.group_sizes] if states else None, taken
     if not state["exact"]:
         log.warning(
             "this checkpoint cannot be resumed exactly: an environment is not deterministic, or an episode is long"

@@ -71,7 +71,7 @@ class GroupState:
             self.returns = np.zeros(self.lanes)
             self.lengths = np.zeros(self.lanes, np.int64)
         self.actions = self.actions or [[] for _ in range(self.lanes)]
-        self.tasks = self.tasks or [None] * self.lanes
+        self.tasks = self.tasks or [self.task] * self.lanes
 
     def advanced(self, fragment: Fragment, env_actions: Array, complete: bool) -> GroupState:
         """The state after a Fragment; `env_actions` are its actions as the environment got them.
@@ -134,7 +134,7 @@ class EnvGroup:
         if state.fragments:
             self._rebuild(state)
         else:
-            self._observations = vector.reset(np.ones(lanes, bool), self._seeds(np.arange(lanes)))
+            self._reset(np.arange(lanes), state.tasks)
 
     def _seeds(self, lanes: Array, back: int = 0) -> list[int | None]:
         """Of these lanes' episodes, or of those `back` before; None if they follow from an earlier seed."""

@@ -176,6 +176,25 @@ def test_tasks_are_restored(tmp_path: Path) -> None:
         assert not never.policy.flat.equal(whole.policy.flat)
 
 
+@pytest.mark.parametrize("changed", [{}, {"num_envs": 4}])
+def test_a_restored_trainer_evaluates_and_trains_on_the_saved_task(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """Before anything is collected; and also where the environments begin anew."""
+    config = {**SMALL, "env_task_fn": lambda *_: 2.9}  # near the goal: the reward is 1 from the start
+    with PPO(env=probes.Walk, config=config) as first:
+        untouched = first.evaluate()
+        first.train()
+        path = first.save(tmp_path)
+        expected = first.evaluate()
+    assert expected["episode_len_mean"] < untouched["episode_len_mean"]
+    with PPO(env=probes.Walk, config={**config, **changed}) as second:
+        second.restore(path)
+        assert second.evaluate() == expected
+        if changed:
+            (fragment, *_) = second._collect()
+            assert fragment.observations[0][0, :, 0].mean() > 1.5  # the first episodes are about it, too
+            assert [state.tasks for state in second.workers.states] == [[2.9]] * 4
+
+
 @pytest.mark.parametrize("task", [(1.0, 2.0), np.float64(0.5), None])
 def test_tasks_of_all_kinds(tmp_path: Path, task: Any) -> None:
     """A task is what comes back from a checkpoint: a list for a tuple; None leaves things as they are."""
