@@ -232,7 +232,7 @@ class DQNLearner(Learner[DQNConfig]):
         rngs = (stream(config.seed, "replay", number) for number in range(first, first + updates))
         # Both networks see observations normalised alike; only the parameters of the target stay behind.
         self.target_flat[self._num_parameters :].copy_(self.policy.flat[self._num_parameters :].detach())
-        for drawn in self.replay.draw(config.sgd_minibatch_size, rngs, beta, first):
+        for drawn in self.replay.draw(config.sgd_minibatch_size, rngs, beta):
             if config.noisy:
                 rng = stream(config.seed, "noise", self.updates)
                 self.q_network.draw_noise(rng)

@@ -74,7 +74,7 @@ class PPOConfig(AlgorithmConfig):
     def _whole_episodes(self) -> Self:
         if not self.use_critic and self.batch_mode != "complete_episodes":
             raise ValueError(
-                "batch_mode: with use_critic: false, advantages are the returns of whole episodes; leave it out, or set "
+                "batch_mode: with use_critic: false, advantages are the returns of whole episodes; leave it out or set "
                 "it to complete_episodes"
             )
         return self

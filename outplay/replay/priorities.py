@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,15 +114,20 @@ class PrioritizedReplay(Replay):
         if len(times):
             self.tree.set(self._places(lanes, times), priorities)
 
+    def holdings(self) -> tuple[int, float]:
+        return len(self), self.tree.total
+
     def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Transitions:
         """One from each of `number` equal parts of the sum, weighted by (1 / (steps · chance))^β; the largest is 1."""
+        return relative(self.part(number, rng, beta, 1.0, len(self)))
+
+    def part(self, number: int, rng: np.random.Generator, beta: float, share: float, steps: int) -> Transitions:
         masses = (np.arange(number) + rng.random(number)) / number * self.tree.total
         places = self.tree.find(masses)
         slots, lanes = places // self.lanes, places % self.lanes
         last = self.added[lanes] - 1
-        chances = self.tree[places] / self.tree.total
-        weights = (len(self) * chances) ** -beta
-        return self.transitions(last - (last - slots) % self.slots, lanes, (weights / weights.max()).astype(np.float32))
+        chances = share * (self.tree[places] / self.tree.total)
+        return self.transitions(last - (last - slots) % self.slots, lanes, (steps * chances) ** -beta)
 
     def update(self, places: Array, errors: Array) -> None:
         """New priorities: the size of the errors. If a place stands twice, its last one holds.
@@ -152,6 +157,11 @@ class PrioritizedReplay(Replay):
             begin = max(oldest, since)
             rows = saved.reshape(-1, lanes.stop - lanes.start)[begin - since : until - since]
             self._set(lanes, range(begin, until), rows.ravel())
+
+
+def relative(drawn: Transitions) -> Transitions:
+    """With weights relative to the largest."""
+    return replace(drawn, weights=(drawn.weights / drawn.weights.max()).astype(np.float32))
 
 
 @dataclass(frozen=True)

@@ -230,14 +230,8 @@ class Replay:
 
     # Drawing.
 
-    def draw(
-        self,
-        number: int,
-        rngs: Iterable[np.random.Generator],
-        beta: float = 1.0,
-        first: int = 0,  # noqa: ARG002
-    ) -> Iterator[Transitions]:
-        """One `sample` after the other, for each of these generators; `first` is the number of the first update."""
+    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Transitions]:
+        """One `sample` after the other, for each of these generators."""
         for rng in rngs:
             yield self.sample(number, rng, beta)
 
@@ -246,6 +240,17 @@ class Replay:
         drawn = rng.integers(0, len(self), number)
         lanes = np.searchsorted(self._up_to, drawn, "right")
         return self.transitions(self.newest[lanes] - self._up_to[lanes] + drawn, lanes, np.ones(number, np.float32))
+
+    def holdings(self) -> tuple[int, float]:
+        """(how many steps can be drawn, the sum of their priorities): steps without priorities have 1 each."""
+        return len(self), float(len(self))
+
+    def part(self, number: int, rng: np.random.Generator, beta: float, share: float, steps: int) -> Transitions:  # noqa: ARG002
+        """As `sample`, of a minibatch of which `share` is drawn from here, and the rest from replays beside this one.
+
+        They hold `steps` that can be drawn in all. Weights are not made relative to the largest yet.
+        """
+        return self.sample(number, rng)
 
     def transitions(self, times: Array, lanes: Array, weights: Array) -> Transitions:
         """Those that begin with these steps."""

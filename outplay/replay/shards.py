@@ -1,11 +1,11 @@
-"""A replay spread over several actors: each keeps the steps of some EnvGroups, and draws whole minibatches of them."""
+"""A replay spread over several actors: each keeps the steps of some EnvGroups, and draws its part of each minibatch."""
 
 from __future__ import annotations
 
 import functools
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from outplay.engine.base import Ref
 from outplay.engine.remote import ActorHandle, remote
 from outplay.errors import ActorDiedError, RunError
 from outplay.fragments import Fragment
-from outplay.replay.priorities import ReplaySpec
+from outplay.replay.priorities import ReplaySpec, relative
 from outplay.replay.ring import Segment, Transitions, drawable
 
 Array = np.ndarray
@@ -33,6 +33,10 @@ class ReplayShard:
     def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.replay, method)(*arguments)
 
+    def part(self, *arguments: Any) -> tuple[Transitions, float]:
+        """That of `Replay`, and the sum of all priorities."""
+        return self.replay.part(*arguments), self.replay.holdings()[1]
+
     def remember(self) -> None:
         self.replay.remember()
 
@@ -44,12 +48,14 @@ class ReplayShard:
 
 
 class ShardedReplay:
-    """What `Replay` is to a learner, over actors: EnvGroup g is in number g % n, update u draws from number u % n.
+    """What `Replay` is to a learner, over actors: EnvGroup g is in number g % n.
 
     >>> replay = ShardedReplay(spec, groups={0: 8, 1: 8}, number=2)
 
-    Each minibatch is asked for while the learner still has the one before. What is drawn does not depend on time: calls
-    reach an actor in the order in which they were made.
+    Of each minibatch, an actor draws a part in proportion to what it holds: its steps, or the sum of their priorities.
+    So the chances and weights of transitions are those of one replay with all of them. Each minibatch is asked for
+    while the learner still has the one before. What is drawn does not depend on time: calls reach an actor in the order
+    in which they were made.
     """
 
     def __init__(self, spec: ReplaySpec, groups: Mapping[int, int], number: int) -> None:
@@ -77,14 +83,10 @@ class ShardedReplay:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self._ready())
-
-    def _ready(self) -> list[int]:
-        """The shards that something can be drawn from: before long, all of them."""
         groups = list(self._added)
         first, added, slots = (np.array([of[g] for g in groups]) for of in (self._first, self._added, self._slots))
         _, oldest, newest = drawable(first, added, slots, self._spec.stack, self._spec.n_step)
-        return sorted({g % len(self._shards) for g, some in zip(groups, newest > oldest, strict=True) if some})
+        return bool((newest > oldest).any())
 
     def remember(self) -> Callable[[], None]:
         """As that of `Replay`. Calls reach an actor in order: what is under way is taken back, too."""
@@ -103,27 +105,43 @@ class ShardedReplay:
         self._tell(self._shard_of(fragment.group), "add", fragment, rewards, over)
         self._added[fragment.group] += len(fragment.rewards)
 
-    def draw(
-        self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0, first: int = 0
-    ) -> Iterator[Transitions]:
-        asked: deque[tuple[int, Ref]] = deque()
-        ready = self._ready()
-        for update, rng in enumerate(rngs, first):
-            shard = ready[update % len(ready)]
-            asked.append((shard, _call(self._shards[shard], "sample", number, rng, beta)))
+    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Transitions]:
+        steps, masses = 0, np.zeros(len(self._shards))
+        asked: deque[dict[int, Ref]] = deque()
+        for rng in rngs:
+            if not steps:
+                held = [_result(call) for call in [_call(shard, "holdings") for shard in self._shards]]
+                steps, masses[:] = sum(count for count, _ in held), [mass for _, mass in held]
+            asked.append(self._ask(number, rng, beta, steps, masses))
             if len(asked) > 1:
-                yield self._received(*asked.popleft())
+                yield self._received(asked.popleft(), masses)
         if asked:
-            yield self._received(*asked.popleft())
+            yield self._received(asked.popleft(), masses)
 
-    def _received(self, shard: int, ref: Ref) -> Transitions:
-        drawn: Transitions = _result(ref)
-        return replace(drawn, places=drawn.places * len(self._shards) + shard)
+    def _ask(self, number: int, rng: np.random.Generator, beta: float, steps: int, masses: Array) -> dict[int, Ref]:
+        """Let each shard that has a part in this minibatch draw it. Their sizes, as priorities are, are stratified."""
+        up_to = masses.cumsum()
+        points = (np.arange(number) + rng.random(number)) / number * up_to[-1]
+        shards = np.searchsorted(up_to, np.minimum(points, np.nextafter(up_to[-1], 0)), "right")
+        counts, shares, streams = np.bincount(shards), masses / up_to[-1], rng.spawn(len(masses))
+        return {
+            shard: self._shards[shard].part.remote(int(counts[shard]), streams[shard], beta, shares[shard], steps)
+            for shard in np.flatnonzero(counts).tolist()
+        }
+
+    def _received(self, parts: dict[int, Ref], masses: Array) -> Transitions:
+        """The minibatch; `masses` are brought up to date with what the shards held then."""
+        drawn = []
+        for shard, ref in parts.items():
+            part, masses[shard] = _result(ref)
+            drawn.append(replace(part, places=part.places * len(self._shards) + shard))
+        return relative(joined(drawn))
 
     def update(self, places: Array, errors: Array) -> None:
-        if len(places):
-            shard, number = int(places[0]) % len(self._shards), len(self._shards)
-            self._tell(self._shards[shard], "update", places // number, errors)
+        number = len(self._shards)
+        for shard in np.unique(places % number).tolist():
+            own = places % number == shard
+            self._tell(self._shards[shard], "update", places[own] // number, errors[own])
 
     def _tell(self, shard: ActorHandle, method: str, *arguments: Any) -> None:
         """A call whose result matters only if it fails; if many are under way, the first is waited for."""
@@ -157,6 +175,20 @@ class ShardedReplay:
 
     def write(self, name: str, arrays: dict[str, Array]) -> None:
         _result(_call(self._shard_of(Segment.named(name).group), "write", name, arrays))
+
+
+def joined(parts: list[Transitions]) -> Transitions:
+    """One minibatch of its parts."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def together(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        if isinstance(values[0], tuple):
+            return tuple(np.concatenate(leaves) for leaves in zip(*values, strict=True))
+        return np.concatenate(values)
+
+    return Transitions(**{field.name: together(field.name) for field in fields(Transitions)})
 
 
 def _call(shard: ActorHandle, method: str, *arguments: Any) -> Ref:
