@@ -149,6 +149,11 @@ class AlgorithmConfig(Settings):
         None,
         description="RLlib's way: num_envs is this times max(1, num_workers), so the result depends on num_workers.",
     )
+    env_step_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Seconds that a step or reset of an environment in Python may take. A worker that takes longer is "
+        "replaced; if that happens three times in a row, or with num_workers: 0, the run ends.",
+    )
     max_episode_steps: Positive | None = Field(None, description="Truncate episodes after this many steps.")
     frame_stack: Positive = Field(1, description="Observe the last so many frames together.")
     atari_preprocessing: bool = Field(

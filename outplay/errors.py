@@ -13,6 +13,7 @@
     ├── ResourceError          (ValueError)     more CPUs or GPUs asked for than there are
     ├── ConfigError            (ValueError)     a setting, an experiment file or an argument is wrong
     ├── EnvError                                an environment does not exist, or breaks the Gymnasium API
+    │   └── EnvTimeoutError    (TimeoutError)   its step or reset has not returned in env_step_timeout_s
     ├── CheckpointError                         a checkpoint is missing, damaged, or of something else
     └── RunError                                a run cannot go on: its folder, its disk, its files
 
@@ -105,6 +106,10 @@ class ConfigError(OutplayError, ValueError):
 
 class EnvError(OutplayError):
     """An environment does not exist, breaks the Gymnasium API, or raised; the message says what to change."""
+
+
+class EnvTimeoutError(EnvError, TimeoutError):
+    """An environment hangs: a call of it has not returned in `env_step_timeout_s` seconds."""
 
 
 class CheckpointError(OutplayError):

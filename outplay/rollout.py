@@ -19,8 +19,17 @@ from outplay.engine.base import Ref
 from outplay.engine.remote import ActorHandle, remote
 from outplay.engine.slots import count_cpus
 from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector, split_envs
+from outplay.envs.deadline import end_called_off, may_end_process
 from outplay.envs.group import LONGEST_EPISODE, take_turns
-from outplay.errors import ActorDiedError, EnvError, ObjectLostError, OutplayError, RunError, TaskError
+from outplay.errors import (
+    ActorDiedError,
+    EnvError,
+    EnvTimeoutError,
+    ObjectLostError,
+    OutplayError,
+    RunError,
+    TaskError,
+)
 from outplay.fragments import Fragment
 from outplay.policies import ActionScaling, Policy, Weights
 from outplay.streams import seed_for, stream
@@ -62,6 +71,7 @@ class RolloutSpec:
     complete_episodes: bool
     explore: bool
     device: str = "cpu"  # that acts
+    driver: tuple[str, int] = field(default_factory=lambda: this_process())
 
 
 @dataclass
@@ -86,6 +96,10 @@ def torch_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def this_process() -> tuple[str, int]:
+    return os.uname().nodename, os.getpid()
+
+
 class RolloutWorker:
     """Hosts EnvGroups: takes Weights, returns Fragments. The same in the program itself and in another process.
 
@@ -100,15 +114,18 @@ class RolloutWorker:
         self.policy = spec.policy.make().to(spec.device)
         if weights is not None:
             self.policy.load(weights)
-        self.groups = {
-            index: EnvGroup(
-                make_vector(spec.env, spec.group_sizes[index], num_threads, apart=spec.complete_episodes),
-                index,
-                spec.seed,
-                state,
-            )
-            for index, state in states.items()
-        }
+        if this_process() != spec.driver:
+            may_end_process()
+        with end_called_off():
+            self.groups = {
+                index: EnvGroup(
+                    make_vector(spec.env, spec.group_sizes[index], num_threads, apart=spec.complete_episodes),
+                    index,
+                    spec.seed,
+                    state,
+                )
+                for index, state in states.items()
+            }
         self._evaluation: dict[int, list[Vector]] = {}
 
     def collect(self, weights: Weights, task: Any = None) -> list[Fragment]:
@@ -119,7 +136,7 @@ class RolloutWorker:
             for group in self.groups.values():
                 group.set_task(task)
         total = sum(spec.group_sizes)
-        with torch_threads(1):
+        with torch_threads(1), end_called_off():
             return take_turns(
                 [
                     group.collecting(
@@ -154,7 +171,7 @@ class RolloutWorker:
             self._evaluation[episodes] = [
                 make_vector(self.spec.env, size, self.num_threads, apart=True) for size in sizes
             ]
-        with torch_threads(1):
+        with torch_threads(1), end_called_off():
             parts = take_turns(
                 [
                     playing_episodes(
@@ -183,7 +200,7 @@ class RolloutWorker:
         return function(self)
 
     def process(self) -> tuple[str, int]:
-        return os.uname().nodename, os.getpid()
+        return this_process()
 
     def close(self) -> None:
         for vectors in ([group.vector for group in self.groups.values()], *self._evaluation.values()):
@@ -344,38 +361,57 @@ class WorkerPool:
         return called
 
     def end(self, place: int, call: Ref) -> tuple[Any] | None:
-        """The result of a call; None if the worker died over it, and is replaced now."""
+        """The result of a call; None if the worker died or hung over it, and is replaced now."""
         try:
             result = engine.get(call)
-        except (ActorDiedError, ObjectLostError) as error:
-            _raise_cause(error)
-            self._deaths[place] += 1
-            if self._deaths[place] > _MOST_DEATHS:
-                raise RunError(f"worker {place} died {self._deaths[place]} times in a row; last: {error}") from error
-            log.warning("worker %d died and is replaced; its environments are built again", place)
-            self.replaced += 1
-            self.generations[place] += 1
-            self.remote[place] = self._start(place)
+        except (ActorDiedError, ObjectLostError, TaskError) as error:
+            cause = _cause(error)
+            if isinstance(cause, EnvTimeoutError):
+                self._replace(place, cause)
+                return None
+            if isinstance(cause, OutplayError):
+                raise cause from error
+            if isinstance(error, TaskError):
+                raise
+            self._replace(place, error)
             return None
-        except TaskError as error:
-            _raise_cause(error)
-            raise
         self._deaths[place] = 0
         return (result,)
 
+    def _replace(self, place: int, error: OutplayError) -> None:
+        """A worker died, or hangs: start another one in its place, unless that was of no use before."""
+        self._deaths[place] += 1
+        deaths, hangs = self._deaths[place], isinstance(error, EnvTimeoutError)
+        if deaths > _MOST_DEATHS:
+            if hangs:
+                raise EnvTimeoutError(f"{error}, and so it was {deaths} times in a row, in new processes") from error
+            raise RunError(f"worker {place} died {deaths} times in a row; last: {error}") from error
+        if hangs:
+            engine.kill(self.remote[place])
+        reason = f"hangs ({error})" if hangs else "died"
+        log.warning("worker %d %s and is replaced; its environments are built again", place, reason)
+        self.replaced += 1
+        self.generations[place] += 1
+        self.remote[place] = self._start(place)
+
     def stop(self) -> None:
         if self.local is not None:
-            self.local.close()
+            try:
+                self.local.close()
+            except EnvTimeoutError as error:
+                log.warning("%s", error)
         if engine.is_initialized():
             for worker in self.remote:
                 engine.kill(worker)
         self.remote = []
 
 
-def _raise_cause(error: BaseException) -> None:
-    """What went wrong in a worker is told as if it had happened here: a mistake of the user's stays one sentence."""
+def _cause(error: BaseException) -> BaseException | None:
+    """What went wrong in a worker, to be told as if it had happened here: a mistake of the user's stays one sentence.
+
+    None if the worker itself is gone.
+    """
     cause = error.__cause__
     while isinstance(cause, TaskError):
         cause = cause.__cause__
-    if isinstance(cause, OutplayError) and not isinstance(cause, (ActorDiedError, ObjectLostError)):
-        raise cause from error
+    return None if isinstance(cause, (ActorDiedError, ObjectLostError)) else cause

@@ -88,6 +88,7 @@ class Algorithm:
             self.config.max_episode_steps,
             self.config.frame_stack,
             self.config.atari_preprocessing,
+            self.config.env_step_timeout_s,
         )
         self.probe = probe_env(self.env_spec, self.config.seed)
         self._resolve()

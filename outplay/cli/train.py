@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -227,12 +225,13 @@ def _created(
 def _train(make: Any, as_json: bool) -> bool:
     """Make a run and train it; whether it ended by itself."""
     from outplay.cli.display import display
+    from outplay.cli.interrupts import interruptible
 
     with _quiet_start():
         run = make()
     if not run.experiment.stop:
         typer.echo("no stop condition: it trains until Ctrl-C", err=True)
-    with display(run, as_json) as show, _interruptible(run):
+    with display(run, as_json) as show, interruptible(run):
         reason = run.train(show)
     if not as_json:
         typer.echo(f"{reason}; the run is in {run.folder}")
@@ -263,22 +262,3 @@ def _quiet_start() -> Iterator[None]:
         handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         logging.getLogger("outplay").addHandler(handler)
     yield
-
-
-@contextmanager
-def _interruptible(run: Run) -> Iterator[None]:
-    """Ctrl-C once: end after this iteration, with a checkpoint. Twice: end now. SIGTERM is like the first."""
-
-    def on_signal(number: int, _: Any) -> None:
-        if number == signal.SIGINT and run.is_stopping:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            raise KeyboardInterrupt
-        run.request_stop("stopped by Ctrl-C" if number == signal.SIGINT else "stopped by a signal")
-        print("ending after this iteration, with a checkpoint; Ctrl-C again ends now", file=sys.stderr)
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -18,6 +18,7 @@ from typing import Any
 
 import gymnasium
 
+from outplay.envs.deadline import TimedEnv
 from outplay.envs.oldstyle import adapt_old_style
 from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
 
@@ -56,6 +57,7 @@ class EnvSpec:
     max_episode_steps: int | None = None
     frame_stack: int = 1
     atari_preprocessing: bool = True
+    step_timeout_s: float | None = None
 
     @property
     def is_atari(self) -> bool:
@@ -80,7 +82,7 @@ class EnvSpec:
         env = _make_by_id(self, extra) if self.factory is None else _make_by_factory(self, self.factory, extra)
         if self.frame_stack > 1:
             env = gymnasium.wrappers.FrameStackObservation(env, self.frame_stack)
-        return env
+        return env if self.step_timeout_s is None else TimedEnv(env, self.name, self.step_timeout_s)
 
 
 def is_import_path(env: Any) -> bool:
