@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from outplay import DQN, PPO, EnvError, EnvTimeoutError
 from tests import probes
 from tests.test_cli import start, wait_for
 
+HangingRun = Callable[..., subprocess.Popen[str]]
 SMALL = {"num_envs": 4, "num_env_groups": 2, "train_batch_size": 64, "seed": 3, "model": {"fcnet_hiddens": [8]}}
 
 
@@ -83,6 +85,7 @@ def test_a_worker_that_hangs_is_replaced_and_the_result_is_the_same(
     assert "and is replaced; its environments are built again" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process_engine")
 def test_what_hangs_again_and_again_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
     with PPO(env=Hanging, config=settings(tmp_path, "sleeps", num_workers=1, env_step_timeout_s=2)) as trainer:
@@ -153,20 +156,28 @@ def test_an_environment_that_raises_still_says_so() -> None:
 # At the command line
 
 
-def hanging_run(tmp_path: Path, how: str, *arguments: str) -> subprocess.Popen[str]:
-    """A run whose environment hangs, in its second iteration or later."""
-    env_config = f"env_config={{folder: {tmp_path}, how: {how}}}"
-    train = ["--env", "tests.test_hanging:Hanging", "--config", env_config, "--config", "num_envs=2"]
-    running = start(tmp_path, *train, "--config", "train_batch_size=32", *arguments)
-    assert running.stdout is not None
-    wait_for(running.stdout.readline)
-    (tmp_path / "armed").touch()
-    wait_for((tmp_path / "hanging").exists)
-    return running
+@pytest.fixture
+def hanging_run(tmp_path: Path) -> Iterator[HangingRun]:
+    """A run whose environment hangs, in its second iteration or later. Whatever comes of it, it is ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(how: str, *arguments: str) -> subprocess.Popen[str]:
+        env_config = f"env_config={{folder: {tmp_path}, how: {how}}}"
+        train = ["--env", "tests.test_hanging:Hanging", "--config", env_config, "--config", "num_envs=2"]
+        started.append(start(tmp_path, *train, "--config", "train_batch_size=32", *arguments))
+        wait_for(started[-1].stdout.readline)  # type: ignore[union-attr]
+        (tmp_path / "armed").touch()
+        wait_for((tmp_path / "hanging").exists)
+        return started[-1]
+
+    yield run
+    for running in started:
+        running.kill()
+        running.communicate()
 
 
-def test_a_hanging_environment_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
-    running = hanging_run(tmp_path, "sleeps", "--num-workers", "0", "--config", "env_step_timeout_s=3")
+def test_a_hanging_environment_ends_the_run_with_one_sentence(tmp_path: Path, hanging_run: HangingRun) -> None:
+    running = hanging_run("sleeps", "--num-workers", "0", "--config", "env_step_timeout_s=3")
     _, err = running.communicate(timeout=60)
     assert running.returncode == 2
     assert re.search(r"^outplay: environment 'tests.test_hanging:Hanging' hangs: step\(\)", err, re.MULTILINE)
@@ -186,8 +197,8 @@ def test_a_hanging_environment_ends_the_run_with_one_sentence(tmp_path: Path) ->
         ),
     ],
 )
-def test_the_second_ctrl_c_ends_what_hangs(tmp_path: Path, how: str, workers: int) -> None:
-    running = hanging_run(tmp_path, how, "--num-workers", str(workers))
+def test_the_second_ctrl_c_ends_what_hangs(hanging_run: HangingRun, how: str, workers: int) -> None:
+    running = hanging_run(how, "--num-workers", str(workers))
     running.send_signal(signal.SIGINT)
     assert running.stderr is not None
     while "Ctrl-C again ends now" not in running.stderr.readline():
@@ -199,9 +210,9 @@ def test_the_second_ctrl_c_ends_what_hangs(tmp_path: Path, how: str, workers: in
     assert "Traceback" not in err
 
 
-def test_the_second_ctrl_c_ends_what_hangs_in_c(tmp_path: Path) -> None:
+def test_the_second_ctrl_c_ends_what_hangs_in_c(hanging_run: HangingRun) -> None:
     """All of Python waits for it: the operating system ends the program."""
-    running = hanging_run(tmp_path, "in C", "--num-workers", "0")
+    running = hanging_run("in C", "--num-workers", "0")
     running.send_signal(signal.SIGINT)
 
     def first_was_delivered() -> bool:
