@@ -125,7 +125,7 @@ def interrupts(rng: random.Random, seconds: float) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("process_engine")
-@pytest.mark.parametrize("case", ["PPO", "DQN", "in shards", "in workers"])
+@pytest.mark.parametrize("case", ["PPO", "DQN", "in shards", pytest.param("in workers", marks=pytest.mark.slow)])
 def test_real_interrupts_change_nothing(case: str) -> None:
     config = {"in shards": {**REPLAY, "replay_shards": 2}, "in workers": {"num_workers": 2}}
     algorithm, more = CASES[case] if case in CASES else (DQN if "shards" in case else PPO, config[case])
