@@ -1,6 +1,7 @@
-"""PPO with its defaults, untouched, on four environments: how many steps and seconds until each is solved.
+"""PPO or A2C with its defaults, untouched, on four environments: how many steps and seconds until each is solved.
 
     python benchmarks/defaults.py --seeds 3 --plot docs/ppo-defaults.png
+    python benchmarks/defaults.py --run A2C
 
 An environment is solved when the mean return over the last 100 episodes reaches the score below.
 """
@@ -13,22 +14,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-from outplay import PPO
+from outplay import A2C, PPO, Algorithm
 
-# Environment: (solved at, steps to train). The scores are Gymnasium's reward thresholds where it has one: CartPole-v1
+# Environment: (solved at, steps to train with PPO, with A2C). The scores are Gymnasium's reward thresholds where it has one: CartPole-v1
 # 475, Acrobot-v1 −100, LunarLander-v3 200; Pendulum-v1 has none: at −200 it is upright after the first second or two.
-TASKS: dict[str, tuple[float, int]] = {
-    "CartPole-v1": (475.0, 80_000),
-    "Acrobot-v1": (-100.0, 100_000),
-    "Pendulum-v1": (-200.0, 150_000),
-    "LunarLander-v3": (200.0, 400_000),
+TASKS: dict[str, tuple[float, dict[type[Algorithm], int]]] = {
+    "CartPole-v1": (475.0, {PPO: 80_000, A2C: 150_000}),
+    "Acrobot-v1": (-100.0, {PPO: 100_000, A2C: 100_000}),
+    "Pendulum-v1": (-200.0, {PPO: 150_000, A2C: 300_000}),
+    "LunarLander-v3": (200.0, {PPO: 400_000, A2C: 400_000}),
 }
 
 
-def curve(env: str, steps: int, seed: int) -> list[tuple[int, float, float]]:
+def curve(algorithm: type[Algorithm], env: str, steps: int, seed: int) -> list[tuple[int, float, float]]:
     """(steps, seconds, mean return) after each iteration."""
     points = []
-    with PPO(env=env, config={"seed": seed}) as trainer:
+    with algorithm(env=env, config={"seed": seed}) as trainer:
         while trainer.timesteps < steps:
             result = trainer.train()
             points.append((result["timesteps_total"], result["time_total_s"], result["episode_return_mean"]))
@@ -60,19 +61,27 @@ def plot(curves: dict[str, list[list[tuple[int, float, float]]]], path: Path) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", choices=["PPO", "A2C"], default="PPO")
+    parser.add_argument("--only", default="", help="environments whose name contains this")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
+    algorithm: type[Algorithm] = {"PPO": PPO, "A2C": A2C}[arguments.run]
     curves: dict[str, list[Any]] = {}
-    print(f"{'environment':<16}{'solved at':>10}{'solved':>8}{'steps':>10}{'seconds':>9}{'last return':>13}")
+    print(
+        f"{'environment':<16}{'solved at':>10}{'solved':>8}{'steps':>10}{'seconds':>9}{'best return':>13}{'last return':>13}"
+    )
     for env, (score, steps) in TASKS.items():
+        if arguments.only not in env:
+            continue
         started = time.perf_counter()
-        runs = curves[env] = [curve(env, steps, seed) for seed in range(arguments.seeds)]
+        runs = curves[env] = [curve(algorithm, env, steps[algorithm], seed) for seed in range(arguments.seeds)]
         found = [at for points in runs if (at := solved_at(points, score)) is not None]
         median = [f"{statistics.median(values):,.0f}" for values in zip(*found, strict=True)] or ["–", "–"]
+        best = statistics.median(max(points, key=lambda point: point[2])[2] for points in runs)
         last = statistics.median(points[-1][2] for points in runs)
         print(
-            f"{env:<16}{score:>10g}{f'{len(found)}/{len(runs)}':>8}{median[0]:>10}{median[1]:>9}{last:>13.1f}"
+            f"{env:<16}{score:>10g}{f'{len(found)}/{len(runs)}':>8}{median[0]:>10}{median[1]:>9}{best:>13.1f}{last:>13.1f}"
             f"   ({time.perf_counter() - started:.0f} s)",
             flush=True,
         )

@@ -25,8 +25,7 @@ class A2CConfig(AlgorithmConfig):
     """Settings of A2C."""
 
     num_envs: Positive = Field(16, description="How many environments there are in all.")
-    train_batch_size: Positive = Field(128, description="Environment steps per iteration (a minimum).")
-    gamma: Fraction = Field(0.995, description="Discount factor γ.")
+    train_batch_size: Positive = Field(80, description="Environment steps per iteration (a minimum).")
     lr: NotNegative = Field(7e-4, description="The learning rate.")
     critic_lr_scale: Annotated[float, Field(gt=0)] = Field(
         3.0,
