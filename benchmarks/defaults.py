@@ -9,6 +9,7 @@ An environment is solved when the mean return over the last 100 episodes reaches
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 
 from outplay import A2C, PPO, Algorithm
 
-# Environment: (solved at, steps to train with PPO, with A2C). The scores are Gymnasium's reward thresholds where it has one: CartPole-v1
-# 475, Acrobot-v1 −100, LunarLander-v3 200; Pendulum-v1 has none: at −200 it is upright after the first second or two.
+# Environment: (solved at, steps to train with PPO, with A2C). The scores are Gymnasium's reward thresholds where it has
+# one: CartPole-v1 475, Acrobot-v1 −100, LunarLander-v3 200; Pendulum-v1 has none: at −200 it is upright after the first
+# second or two.
 TASKS: dict[str, tuple[float, dict[type[Algorithm], int]]] = {
     "CartPole-v1": (475.0, {PPO: 80_000, A2C: 150_000}),
     "Acrobot-v1": (-100.0, {PPO: 100_000, A2C: 100_000}),
@@ -68,9 +70,7 @@ def main() -> None:
     arguments = parser.parse_args()
     algorithm: type[Algorithm] = {"PPO": PPO, "A2C": A2C}[arguments.run]
     curves: dict[str, list[Any]] = {}
-    print(
-        f"{'environment':<16}{'solved at':>10}{'solved':>8}{'steps':>10}{'seconds':>9}{'best return':>13}{'last return':>13}"
-    )
+    print(f"{'environment':<16}{'solved at':>10}{'solved':>8}{'steps':>10}{'seconds':>9}{'best':>10}{'last':>10}")
     for env, (score, steps) in TASKS.items():
         if arguments.only not in env:
             continue
@@ -78,10 +78,10 @@ def main() -> None:
         runs = curves[env] = [curve(algorithm, env, steps[algorithm], seed) for seed in range(arguments.seeds)]
         found = [at for points in runs if (at := solved_at(points, score)) is not None]
         median = [f"{statistics.median(values):,.0f}" for values in zip(*found, strict=True)] or ["–", "–"]
-        best = statistics.median(max(points, key=lambda point: point[2])[2] for points in runs)
+        best = statistics.median(max(value for _, _, value in points if not math.isnan(value)) for points in runs)
         last = statistics.median(points[-1][2] for points in runs)
         print(
-            f"{env:<16}{score:>10g}{f'{len(found)}/{len(runs)}':>8}{median[0]:>10}{median[1]:>9}{best:>13.1f}{last:>13.1f}"
+            f"{env:<16}{score:>10g}{f'{len(found)}/{len(runs)}':>8}{median[0]:>10}{median[1]:>9}{best:>10.1f}{last:>10.1f}"
             f"   ({time.perf_counter() - started:.0f} s)",
             flush=True,
         )
