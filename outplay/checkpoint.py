@@ -35,8 +35,11 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import Tensor
 
-from outplay.errors import CheckpointError, RunError
+from outplay.checkpoint_schema import checked_manifest, checked_state
+from outplay.errors import CheckpointError, RunError, shortened
 from outplay.files import exchange, remove, sync_folder, write_file
+from outplay.parsing import parse_json
+from outplay.results import as_path
 
 log = logging.getLogger("outplay")
 
@@ -45,7 +48,7 @@ _ASIDE = ".old.part"
 _NAME = re.compile(rf"^checkpoint_(\d{{6,}})$|^\.checkpoint_(\d{{6,}}){re.escape(_ASIDE)}$")
 _TENSORS = ("weights", "optimizer")
 _SEGMENTS = "replay"
-_SEGMENT = re.compile(rf"^{_SEGMENTS}/([\w-]+)\.safetensors$")
+_SEGMENT = re.compile(rf"{_SEGMENTS}/([\w-]+)\.safetensors", re.ASCII)
 
 # Errors of files that will never be readable. After others (no permission, too many open files) no older checkpoint is
 # used instead: they may pass.
@@ -178,7 +181,7 @@ def hashes_in(folder: Path) -> dict[str, str]:
 
 
 def _segments_of(hashes: dict[str, str]) -> dict[str, str]:
-    return {match[1]: value for file, value in hashes.items() if (match := _SEGMENT.match(file))}
+    return {match[1]: value for file, value in hashes.items() if (match := _SEGMENT.fullmatch(file))}
 
 
 def _swap(new: Path, folder: Path) -> None:
@@ -206,11 +209,19 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def _parsed_state(folder: Path, hashes: dict[str, str]) -> dict[str, Any]:
-    state = json.loads(_verified(folder, "state.json", hashes))
+    state = _checked(folder, "state.json", parse_json, _verified(folder, "state.json", hashes))
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        found = state.get("format") if isinstance(state, dict) else None
+        found = shortened(repr(state.get("format") if isinstance(state, dict) else None))
         raise CheckpointError(f"checkpoint {folder} has format {found}, this version of Outplay reads format {FORMAT}")
-    return state
+    return _checked(folder, "state.json", checked_state, state)
+
+
+def _checked(folder: Path, name: str, check: Callable[[Any], T], value: Any) -> T:
+    """`check(value)`; its ValueError is damage to the file `name`."""
+    try:
+        return check(value)
+    except ValueError as error:
+        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {name}: {error}") from error
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -220,28 +231,33 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
     hashes = _manifest(folder)
     state = _parsed_state(folder, hashes)
-    weights, optimizer = (load(_verified(folder, f"{name}.safetensors", hashes)) for name in _TENSORS)
-    envs = load_arrays(_verified(folder, "envs.safetensors", hashes))
+    weights, optimizer = (_tensors(folder, f"{name}.safetensors", hashes, load) for name in _TENSORS)
+    envs = _tensors(folder, "envs.safetensors", hashes, load_arrays)
     found = _segments_of(hashes)
-    segments = {name: functools.partial(_read_segment, folder, name, hashes) for name in found}
+    segments = {
+        name: functools.partial(_tensors, folder, _segment_file(name), hashes, load_arrays) for name in found
+    }
     return Checkpoint(state, weights, optimizer, envs, segments, found)
 
 
-def _read_segment(folder: Path, name: str, hashes: dict[str, str]) -> Arrays:
-    from safetensors.numpy import load
+def _tensors(
+    folder: Path, name: str, hashes: dict[str, str], load: Callable[[bytes], dict[str, T]]
+) -> dict[str, T]:
+    """The tensors of a file, by name."""
+    from safetensors import SafetensorError
 
-    return load(_verified(folder, _segment_file(name), hashes))
+    data = _verified(folder, name, hashes)
+    try:
+        return load(data)
+    except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
+        # A KeyError is a dtype that torch or numpy does not have.
+        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {name}: {error}") from error
 
 
 def _manifest(folder: Path) -> dict[str, str]:
     """The hashes of a checkpoint's files, by their names."""
-    try:
-        hashes = json.loads(_read(folder, "manifest.json"))
-    except ValueError as error:
-        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {error}") from error
-    if not isinstance(hashes, dict):
-        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: manifest.json is not what was written")
-    return hashes
+    manifest = _checked(folder, "manifest.json", parse_json, _read(folder, "manifest.json"))
+    return _checked(folder, "manifest.json", checked_manifest, manifest)
 
 
 def _verified(folder: Path, name: str, hashes: dict[str, str]) -> bytes:
@@ -296,7 +312,7 @@ def use_checkpoint(path: str | Path, use: Callable[[Path], T]) -> T:
 
     Of a run it is the newest that is not damaged: one with which `use` raises DamagedCheckpointError is passed over.
     """
-    path = Path(path).expanduser()
+    path = as_path(path)
     if not path.exists() and _aside(path).exists():
         path = _aside(path)
     if (path / "manifest.json").exists():

@@ -312,6 +312,9 @@ def validated(cls: type[S], data: dict[str, Any], where: str) -> S:
 def _sentence(cls: type[BaseModel], data: dict[str, Any], error: ValidationError, where: str) -> str:
     # With a union, each of its members complains; the complaint about the value that is there comes first.
     first = error.errors(include_url=False)[0]
+    if first["type"] == "invalid_key" or first["loc"][-1:] == ("[key]",):
+        hint = " (YAML reads yes, no, on and off as booleans; quote them)" * isinstance(first["input"], bool)
+        return f"{where}: keys must be strings, not {_value(first['input'])}{hint}"
     owner: type[BaseModel] | None = cls
     names: list[str] = []
     fields: dict[str, FieldInfo] = {}

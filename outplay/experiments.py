@@ -10,16 +10,15 @@ name:
 
 from __future__ import annotations
 
-import re
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, FiniteFloat
 
 from outplay.config import Positive, Settings, validated
 from outplay.errors import ConfigError, nearest
+from outplay.parsing import MOST_DEPTH, parse_yaml, read_yaml, shortened
 
 # What a run can be stopped by. The learner's metrics are learner/…, those of an evaluation evaluation/….
 METRICS = (
@@ -36,6 +35,7 @@ METRICS = (
     "env_steps_per_s",
     "episodes_this_iter",
 )
+_MORE_THAN_ZERO = frozenset(name for name in METRICS if not name.startswith("episode_return_"))
 _EVALUATION = ("episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean")
 # RLlib's names for the same things.
 _RLLIB = {"episode_reward_mean": "episode_return_mean", "episode_reward_min": "episode_return_min",
@@ -83,9 +83,13 @@ def experiment(data: dict[str, Any], where: str) -> Experiment:
     env = other if env is None else env
     if env is None:
         raise ConfigError(f"{where}: it names no environment; add env: CartPole-v1, or any other")
-    if not checked.name or checked.name.startswith(".") or set(checked.name) & set("/\\"):
-        raise ConfigError(f"{where}: the name {checked.name!r} cannot be a folder's; use letters, digits, - and _")
+    name = checked.name
+    if not name or name.startswith(".") or set(name) & set("/\\") or not name.isprintable():
+        raise ConfigError(f"{where}: the name {name!r} cannot be a folder's; use letters, digits, - and _")
     stop = {checked_metric(name, where): value for name, value in checked.stop.items()}
+    for metric, value in stop.items():
+        if metric in _MORE_THAN_ZERO and value <= 0:
+            raise ConfigError(f"{where}: stop.{metric} must be more than 0, not {value:g}")
     return checked.model_copy(update={"env": env, "config": config, "stop": stop})
 
 
@@ -101,19 +105,15 @@ def checked_metric(name: str, where: str) -> str:
 def load_file(path: Path, trust: bool = False) -> list[Experiment]:
     """The experiments of a file, in its order. Its `import_from` counts only with `trust`: a file does not decide which
     code runs when a user names a module."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    data = parse_yaml(text, str(path))
+    data = read_yaml(path)
     if not isinstance(data, dict) or not data:
         raise ConfigError(f"{path}: it must hold experiments, as name: {{env: …, run: …, stop: …, config: …}}")
     found = []
     for name, body in data.items():
         if not isinstance(body, dict):
-            raise ConfigError(f"{path}: the experiment {name!r} must be settings (env: …, run: …), not {body!r}")
+            raise ConfigError(
+                f"{path}: the experiment {name!r} must be settings (env: …, run: …), not {shortened(repr(body))}"
+            )
         one = experiment({"name": str(name), **body}, f"{path}, {name}")
         found.append(one if trust else one.model_copy(update={"import_from": []}))
     return found
@@ -135,50 +135,14 @@ def _recipes() -> Any:
     return resources.files("outplay") / "recipes"
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML as people write it: 1e-3 is a number, and a key that stands twice is a mistake."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (list, dict)):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    """YAML as plain data; a mistake becomes one sentence with its line."""
-    try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f", line {mark.line + 1}"
-        problem = getattr(error, "problem", None) or str(error)
-        if "\\t" in problem or "'\t'" in problem:
-            problem = "YAML is indented with spaces, and here is a tab"
-        raise ConfigError(f"{where}{line}: {problem}") from None
-
-
 def parse_setting(text: str, option: str) -> tuple[str, Any]:
     """KEY=VALUE of a command line; the value as YAML, so that lists and numbers work."""
     key, sign, value = text.partition("=")
     if not sign or not key:
-        raise ConfigError(f"{option} takes KEY=VALUE, not {text!r}")
-    return key.strip(), parse_yaml(value, f"{option} {text}")
+        raise ConfigError(f"{option} takes KEY=VALUE, not {shortened(text)!r}")
+    if key.count(".") >= MOST_DEPTH:
+        raise ConfigError(f"{option} {shortened(key)}: no setting is nested that deep")
+    return key.strip(), parse_yaml(value, f"{option} {shortened(text if text.isprintable() else repr(text))}")
 
 
 def nested(settings: dict[str, Any], key: str, value: Any) -> dict[str, Any]:

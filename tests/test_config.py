@@ -136,7 +136,7 @@ def test_a_file_holds_experiments_in_rllibs_form(tmp_path: Path) -> None:
         ("a: {env: x, loggers: [excel]}", "loggers"),
         ("a: {env: *nobody}", "line 1"),
         ("a: !!python/object/apply:os.system [ls]", "line 1"),
-        ("? [a, b]\n: 1", "line 1: a key must be a word"),
+        ("? [a, b]\n: 1", "line 1: keys must be strings"),
     ],
 )
 def test_a_file_that_is_wrong_gets_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:

@@ -340,7 +340,7 @@ class Algorithm:
             saved = use_checkpoint(checkpoint, read_checkpoint)
             saving.check_fits(self, saved.state)
             policy = self._policy_spec().make()
-            policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
+            policy.set_weights(saving.weights_of(saved))
         if self._evaluator is None:
             spec = self._rollout_spec()
             elsewhere = self.config.evaluation_num_workers  # processes that have no GPU

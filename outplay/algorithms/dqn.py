@@ -17,7 +17,8 @@ from outplay import qlearning
 from outplay.agents import Agents
 from outplay.algorithms.algorithm import Algorithm
 from outplay.algorithms.atomic import atomically
-from outplay.algorithms.learner import Learner, Segments, mean_metrics
+from outplay.algorithms.learner import Learner, LearnerState, Segments, mean_metrics
+from outplay.checkpoint_schema import Counter, FiniteNumber, validated_part
 from outplay.config import (
     AlgorithmConfig,
     ExplorationConfig,
@@ -38,7 +39,8 @@ from outplay.optimizers import check_norm
 from outplay.policies import Policy, QPolicy, Weights
 from outplay.policies.policy import flatten
 from outplay.qlearning import Drawn
-from outplay.replay import Replay, ReplaySpec, ShardedReplay, Transitions
+from outplay.replay import Replay, ReplaySpec, Segment, ShardedReplay, Transitions
+from outplay.replay.checking import ReplayState, check_counters, check_segment
 from outplay.streams import stream
 
 Array = np.ndarray
@@ -158,12 +160,22 @@ class DQNConfig(AlgorithmConfig):
         return self
 
 
+class DQNState(LearnerState):
+    updates: Counter
+    owed: Annotated[FiniteNumber, Field(ge=0)]
+    timesteps: Counter
+    groups: list[int]
+    replay: ReplayState
+
+
 class DQNLearner(Learner[DQNConfig]):
     """Owns the replay, the network and its target.
 
     `update` is what a synchronous iteration needs. Its parts are for an asynchronous one: `take` steps, `learn` for as
     many updates as are `due` or fewer, `figures` now and then.
     """
+
+    State = DQNState
 
     def __init__(self, policy: Policy, config: DQNConfig, stack: int = 1) -> None:
         super().__init__(policy, config)
@@ -316,7 +328,20 @@ class DQNLearner(Learner[DQNConfig]):
     def _without_replay(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         state, tensors = super().state()
         state |= {"updates": self.updates, "owed": self.owed, "timesteps": self.timesteps}
-        return state, {**tensors, "target": self.target_flat}
+        return state, tensors
+
+    def _saved_tensors(self) -> dict[str, Tensor]:
+        return {**super()._saved_tensors(), "target": self.target_flat}
+
+    def check(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:
+        super().check(state, tensors, segments)
+        checked = validated_part(DQNState, state)
+        config = self.config
+        steps = config.fragment_length * config.total_envs + config.least_steps
+        if checked.owed > 2 * (steps * config.training_intensity + config.most_updates_behind) + 1:
+            raise ValueError(f"owed: {checked.owed:g} updates are more than iterations leave behind")
+        if checked.groups == list(self.groups.values()):
+            check_counters(self.replay_spec, self.groups, checked.replay, _replay_arrays(tensors), segments)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         state, tensors = self._without_replay()
@@ -341,12 +366,20 @@ class DQNLearner(Learner[DQNConfig]):
             self.owed = 0.0
             return False
         replay = self._make_replay()
-        arrays = {name[7:]: tensor.numpy() for name, tensor in tensors.items() if name.startswith("replay.")}
-        replay.load(state["replay"], arrays)
+        replay.load(state["replay"], _replay_arrays(tensors))
+        began: dict[int, Array] = {}  # by EnvGroup: of the last step that was written
         for name in sorted(segments):
-            replay.write(name, segments[name]())
+            arrays, group = segments[name](), Segment.named(name).group
+            lanes, num_actions = self.groups[group], self.q_network.num_actions
+            began[group] = check_segment(self.replay_spec, lanes, num_actions, name, arrays, began.get(group))
+            replay.write(name, arrays)
         self._replay = replay  # now that all of it is there
         return True
+
+
+def _replay_arrays(tensors: dict[str, Tensor]) -> dict[str, Array]:
+    prefix = "replay."
+    return {name.removeprefix(prefix): t.numpy() for name, t in tensors.items() if name.startswith(prefix)}
 
 
 class DQN(Algorithm):

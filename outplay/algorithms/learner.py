@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from outplay import returns
+from outplay.checkpoint_schema import FiniteNumber, Part, check_array, validated_part
 from outplay.config import AlgorithmConfig, at
 from outplay.cudagraphs import CapturedStep, Minibatch
 from outplay.fragments import Batch, Fragment
@@ -25,6 +27,13 @@ Array = np.ndarray
 _MOST_IMAGES = 128
 C = TypeVar("C", bound=AlgorithmConfig)
 Segments = Mapping[str, Callable[[], dict[str, Array]]]  # by name: how to get what is in them
+
+
+class LearnerState(Part):
+    """What a learner writes as JSON. A subclass adds what its algorithm has besides."""
+
+    value_moments: Annotated[list[FiniteNumber], Field(min_length=3, max_length=3)]
+    counts: dict[str, Annotated[FiniteNumber, Field(ge=0)]]
 
 
 @dataclass
@@ -66,6 +75,8 @@ class Learner(Generic[C]):
     >>> learner = PPOLearner(policy, config)
     >>> metrics = learner.update(batch, timesteps=2048, iteration=1)
     """
+
+    State: ClassVar[type[LearnerState]] = LearnerState
 
     def __init__(self, policy: Policy, config: C) -> None:
         self.config = config
@@ -273,13 +284,25 @@ class Learner(Generic[C]):
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """(what is written as JSON, what is written as tensors) beside the weights."""
+        counts = {str(i): m.count for i, m in self.moments.items()}
+        return {"value_moments": list(self.value_moments), "counts": counts}, self._saved_tensors()
+
+    def _saved_tensors(self) -> dict[str, Tensor]:
+        """Those whose shapes do not change."""
         moments = {
             f"moments.{i}.{name}": torch.from_numpy(np.array(value))
             for i, m in self.moments.items()
             for name, value in (("mean", m.mean), ("variance", m.variance))
         }
-        counts = {str(i): m.count for i, m in self.moments.items()}
-        return {"value_moments": list(self.value_moments), "counts": counts}, {**self.optimizer.state(), **moments}
+        return {**self.optimizer.state(), **moments}
+
+    def check(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:  # noqa: ARG002
+        """Raise ValueError unless a learner like this one saved it. Nothing is changed."""
+        checked = validated_part(self.State, state)
+        if missing := [i for i in self.moments if str(i) not in checked.counts]:
+            raise ValueError(f"counts.{missing[0]} is missing")
+        for name, own in self._saved_tensors().items():
+            check_array(tensors, name, tuple(own.shape), own.dtype)
 
     def segments(self, known: Collection[str]) -> Segments:  # noqa: ARG002
         """What is written in pieces of which most never change, by name; `known` are those that are on disk already."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -11,7 +11,15 @@ from torch import Tensor
 
 from outplay import returns
 from outplay.algorithms.algorithm import Algorithm
-from outplay.algorithms.learner import Estimates, Learner, Rows, Segments, explained_variance, mean_metrics
+from outplay.algorithms.learner import (
+    Estimates,
+    Learner,
+    LearnerState,
+    Rows,
+    Segments,
+    explained_variance,
+    mean_metrics,
+)
 from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at, is_true
 from outplay.cudagraphs import Scalar
 from outplay.fragments import Batch
@@ -80,7 +88,13 @@ class PPOConfig(AlgorithmConfig):
         return self
 
 
+class PPOState(LearnerState):
+    kl_coeff: Annotated[float, Field(ge=0)]
+
+
 class PPOLearner(Learner[PPOConfig]):
+    State = PPOState
+
     def __init__(self, policy: Policy, config: PPOConfig) -> None:
         super().__init__(policy, config)
         self.kl_coeff = config.kl_coeff

@@ -7,10 +7,14 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 import outplay
+from outplay import spaces
 from outplay.checkpoint import Checkpoint
+from outplay.checkpoint_schema import check_array
 from outplay.envs import GroupState
+from outplay.envs.group import LONGEST_REPLAY
 from outplay.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -51,15 +55,16 @@ def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoi
 def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupState] | None, bool]:
     """Put a checkpoint into an algorithm; the states of its EnvGroups, if they fit; whether its segments hold."""
     state = saved.state
-    algorithm.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
     try:
+        algorithm.learner.check(state["learner"], saved.optimizer, saved.segments)
+        states = _groups_from_disk(state["groups"], saved.envs, _action_template(algorithm))
+        algorithm.policy.set_weights(weights_of(saved))
         taken = algorithm.learner.load(state["learner"], saved.optimizer, saved.segments)
         algorithm.iteration = int(state["training_iteration"])
         algorithm.timesteps = int(state["timesteps_total"])
         algorithm.seconds = float(state["time_total_s"])
         algorithm.episodes.load(state["episodes"])
         algorithm._returns = list(state.get("episode_returns", []))
-        states = _groups_from_disk(state["groups"], saved.envs)
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
     config = algorithm.get_config()
@@ -78,11 +83,28 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
 
 def restore_weights(algorithm: Algorithm, saved: Checkpoint) -> None:
     """Put the weights of a checkpoint, normalisers included, into an algorithm, perhaps of another kind."""
-    algorithm.policy.set_weights({name: tensor.numpy() for name, tensor in saved.weights.items()})
+    algorithm.policy.set_weights(weights_of(saved))
     try:
         algorithm.learner.begin_from_weights(saved.state["learner"], saved.optimizer)
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
+
+
+def weights_of(saved: Checkpoint) -> dict[str, np.ndarray]:
+    """The network's weights by name. Names and shapes are checked by `Policy.set_weights`."""
+    for name, tensor in saved.weights.items():
+        if tensor.dtype != torch.float32:
+            raise CheckpointError(f"the weights {name!r} are {tensor.dtype}, not torch.float32")
+    return {name: tensor.numpy() for name, tensor in saved.weights.items()}
+
+
+def _action_template(algorithm: Algorithm) -> np.ndarray:
+    """An action of one lane as its environment gets it: what the recorded ones look like."""
+    policy = algorithm.policy
+    rows = spaces.empty(policy.leaves, 1)
+    actions, _, _ = policy.act(rows, policy.initial_state(1), False, np.random.default_rng(0))
+    template: np.ndarray = policy.to_env(actions)[0]
+    return template
 
 
 def check_fits(algorithm: Algorithm, state: dict[str, Any]) -> None:
@@ -131,16 +153,24 @@ def _groups_to_disk(states: list[GroupState]) -> tuple[list[dict[str, Any]], dic
     return groups, arrays
 
 
-def _groups_from_disk(groups: list[dict[str, Any]], arrays: dict[str, np.ndarray]) -> list[GroupState]:
+def _groups_from_disk(
+    groups: list[dict[str, Any]], arrays: dict[str, np.ndarray], template: np.ndarray
+) -> list[GroupState]:
     states = []
     for index, group in enumerate(groups):
         prefix = f"{index}.vector."
         vector = None
-        if "vector" in group:
+        if group["vector"] is not None:
             saved = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
             vector = {**group["vector"], **saved}
         lanes = int(group["lanes"])
         logs = [arrays.get(f"{index}.actions.{lane}") for lane in range(lanes)]
+        for lane, actions in enumerate(logs):
+            if actions is not None:
+                name = f"{index}.actions.{lane}"
+                check_array(arrays, name, (min(len(actions), LONGEST_REPLAY), *template.shape), template.dtype)
+                if not group["marks"]:
+                    raise ValueError(f"{name}: the EnvGroup has no marks")
         states.append(
             GroupState(
                 lanes=lanes,

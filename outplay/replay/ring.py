@@ -11,6 +11,7 @@ linked to from then on.
 from __future__ import annotations
 
 import functools
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ Array = np.ndarray
 Kept = list[OrderedDict[int, Leaves]]  # for each lane, observations by the number of their step
 
 _SEGMENT_BYTES = 16_000_000
+_NAME = re.compile(r"([0-9]{4,6})-([0-9]{10,15})-([0-9]{10,15})(-open)?")
 _COLUMNS = ("actions", "rewards", "terminated", "truncated", "began")
 
 
@@ -68,8 +70,15 @@ class Segment(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Segment:
-        group, begin, end, *rest = name.split("-")
-        return cls(int(group), int(begin), int(end), bool(rest))
+        if (match := _NAME.fullmatch(name)) is None:
+            raise ValueError(f"replay/{name} is no segment's name")
+        group, begin, end, is_open = match.groups()
+        return cls(int(group), int(begin), int(end), bool(is_open))
+
+
+def is_stacked(leaf: Leaf, stack: int) -> bool:
+    """Whether a leaf is a stack of frames, of which only the newest is kept."""
+    return stack > 1 and leaf.is_image and leaf.shape[0] == stack
 
 
 def drawable(first: Array, added: Array, slots: int | Array, stack: int, n_step: int) -> tuple[Array, Array, Array]:
@@ -115,7 +124,7 @@ class Replay:
         self._next = dict.fromkeys(groups, 0)  # the number of the Fragment that comes next
         self._lanes_of = {g: slice(end - size, end) for (g, size), end in zip(groups.items(), ends, strict=True)}
         shape = (self.slots, self.lanes)
-        self._stacked = [stack > 1 and leaf.is_image and leaf.shape[0] == stack for leaf in leaves]
+        self._stacked = [is_stacked(leaf, stack) for leaf in leaves]
         self.observations = tuple(
             np.zeros((*shape, *leaf.shape[stacked:]), leaf.dtype)
             for leaf, stacked in zip(leaves, self._stacked, strict=True)

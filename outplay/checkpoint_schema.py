@@ -1,0 +1,127 @@
+"""What a checkpoint must look like. Its hashes prove only that its files belong together, not who wrote them.
+
+The schema bounds everything that sizes something else: the number of lanes is that of the lists beside it, counters fit
+into an int64. What only the algorithm knows (shapes of tensors, the learner's own state) is checked where it is loaded,
+with `validated_part` and `check_array`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+MOST_LANES = 1_000_000
+Counter = Annotated[int, Field(ge=0, lt=2**53)]
+Checksum = Annotated[int, Field(ge=0, lt=2**32)]
+FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
+Text = Annotated[str, Field(max_length=1_000_000)]
+
+
+class Part(BaseModel):
+    """Base of all parts: types are exact; unknown keys are kept, a later version may have added them."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Episodes(Part):
+    """The window of finished episodes."""
+
+    returns: list[float]
+    lengths: list[Counter]
+    running: float | None = None  # not in checkpoints of 0.2.0
+    total: Counter
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Episodes:
+        if len(self.returns) != len(self.lengths):
+            raise ValueError(f"{len(self.returns)} returns, but {len(self.lengths)} lengths")
+        return self
+
+
+class Group(Part):
+    """One EnvGroup: how to rebuild it."""
+
+    lanes: Annotated[int, Field(ge=1, le=MOST_LANES)]
+    fragments: Counter
+    episodes: list[Counter]
+    returns: list[float]
+    lengths: list[Counter]
+    marks: list[Checksum]
+    task: Any = None
+    tasks: list[Any]
+    vector: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _one_per_lane(self) -> Group:
+        for name in ("episodes", "returns", "lengths", "tasks", "marks"):
+            number = len(getattr(self, name))
+            if number != self.lanes and (name != "marks" or number):
+                raise ValueError(f"{self.lanes} lanes, but {number} {name}")
+        return self
+
+
+class State(Part):
+    """state.json."""
+
+    format: int
+    algorithm: Text
+    env: Text
+    env_folders: list[Text] = []
+    observation_space: Text
+    action_space: Text
+    config: dict[str, Any]
+    training_iteration: Counter
+    timesteps_total: Counter
+    time_total_s: Annotated[FiniteNumber, Field(ge=0)]
+    episodes: Episodes
+    episode_returns: list[float] = []
+    learner: dict[str, Any]
+    groups: list[Group]
+    exact: bool
+
+
+FileName = Annotated[str, Field(pattern=r"^([a-z]+\.(json|safetensors)|replay/[A-Za-z0-9_-]{1,100}\.safetensors)$")]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_MANIFEST = TypeAdapter(dict[FileName, Hash])
+
+
+def checked_state(state: dict[str, Any]) -> dict[str, Any]:
+    """state.json, parsed, with defaults for what an older version did not write. Raises ValueError."""
+    return validated_part(State, state).model_dump()
+
+
+def checked_manifest(manifest: Any) -> dict[str, str]:
+    """manifest.json, parsed: the hash of each file by its name. Raises ValueError."""
+    try:
+        return _MANIFEST.validate_python(manifest, strict=True)
+    except ValidationError as error:
+        raise ValueError(_first_problem(error)) from None
+
+
+def validated_part(kind: type[P], data: Any) -> P:
+    """Parsed JSON as a part of a checkpoint. Raises ValueError with the first problem and its place."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise ValueError(_first_problem(error)) from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """As "groups.0.lanes: Input should be …"."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def check_array(arrays: Mapping[str, Any], name: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Raise ValueError unless `arrays` has an array (or tensor) of this name, shape and dtype."""
+    if name not in arrays:
+        raise ValueError(f"{name} is missing")
+    found = arrays[name]
+    if tuple(found.shape) != tuple(shape) or found.dtype != dtype:
+        raise ValueError(f"{name} is {found.dtype} of shape {tuple(found.shape)}, not {dtype} of shape {tuple(shape)}")
