@@ -71,7 +71,7 @@ class State(Part):
     format: int
     algorithm: Text
     env: Text
-    env_folders: list[Text] = []
+    env_folders: list[Text] = Field(default_factory=list)
     observation_space: Text
     action_space: Text
     config: dict[str, Any]
@@ -79,7 +79,7 @@ class State(Part):
     timesteps_total: Counter
     time_total_s: Annotated[FiniteNumber, Field(ge=0)]
     episodes: Episodes
-    episode_returns: list[float] = []
+    episode_returns: list[float] = Field(default_factory=list)
     learner: dict[str, Any]
     groups: list[Group]
     exact: bool

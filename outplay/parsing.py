@@ -124,9 +124,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
                 raise yaml.composer.ComposerError(None, None, "an alias refers to a node that contains it", mark)
             self._expanded += self._measures[node][0]
             if self._expanded > MOST_EXPANDED:
-                raise yaml.composer.ComposerError(
-                    None, None, f"aliases expand to more than {MOST_EXPANDED:,} nodes", mark
-                )
+                problem = f"aliases expand to more than {MOST_EXPANDED:,} nodes"
+                raise yaml.composer.ComposerError(None, None, problem, mark)
             self._check_depth(self._depth + self._measures[node][1], mark)
             return node
         self._depth += 1

@@ -16,7 +16,7 @@ import numpy as np
 
 from outplay import spaces
 from outplay.envs.vector import Array, Vector
-from outplay.errors import EnvError
+from outplay.errors import CheckpointError, EnvError
 from outplay.fragments import Fragment
 from outplay.spaces import Leaves
 from outplay.streams import seed_for, stream
@@ -149,7 +149,10 @@ class EnvGroup:
         """Bring the environments to where they were: set their state, or play their episodes again."""
         self._starts = self._lengths == 0
         if state.vector is not None:
-            self._observations = self.vector.set_state(state.vector)
+            try:
+                self._observations = self.vector.set_state(state.vector)
+            except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+                raise CheckpointError(f"the saved state of EnvGroup {self.index} does not fit: {error}") from error
             return
         logs = [np.concatenate(pieces) if pieces else np.zeros(0) for pieces in state.actions]
         for lane in range(len(logs)):

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from outplay import spaces
+from outplay.checkpoint_schema import check_array
 from outplay.envs.lookup import EnvSpec
 from outplay.envs.vector import Array, State
 from outplay.errors import EnvError
@@ -85,8 +86,10 @@ class CartPoleVector(_Native):
     def set_state(self, state: State) -> Leaves:
         cart = self.cart
         cart.reset(seed=0)
-        cart.state = np.array(state["state"])
-        cart.steps = np.array(state["steps"])
+        for name in ("state", "steps"):
+            own = getattr(cart, name)
+            check_array(state, name, own.shape, own.dtype)
+            setattr(cart, name, np.array(state[name]))
         cart.np_random.bit_generator.state = state["random"]
         return (cart.state.T.astype(np.float32),)
 

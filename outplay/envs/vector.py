@@ -139,7 +139,12 @@ class PythonVector:
         inner = inner.old if isinstance(inner, OldStyleEnv) else inner
         if not hasattr(inner, "set_task"):
             raise EnvError(f"env_task_fn is set, but environment {self.spec.name!r} has no set_task(task)")
-        inner.set_task(task)
+        try:
+            inner.set_task(task)
+        except OutplayError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._raised("set_task", error) from error
 
     def _number(self, reward: Any) -> float:
         if isinstance(reward, (int, float, np.number, np.bool_)) or (

@@ -21,7 +21,7 @@ class ReplayState(Part):
     """The JSON part; dicts are by EnvGroup."""
 
     highest: _Priority
-    highests: list[_Priority] = []
+    highests: list[_Priority] = Field(default_factory=list)  # of the shards
     next: dict[str, Counter]
     added: dict[str, Counter]
     kept: dict[str, Counter]
@@ -45,9 +45,8 @@ def check_counters(
         _check_cover([segment for segment in segments if segment.group == group], group, kept, added)
         priorities = arrays.get(f"priorities.{group}")
         if priorities is not None:
-            check_array(
-                arrays, f"priorities.{group}", (len(priorities.ravel()) // lanes * lanes,), np.dtype(np.float64)
-            )
+            rows = priorities.size // lanes
+            check_array(arrays, f"priorities.{group}", (rows * lanes,), np.dtype(np.float64))
             if not (np.isfinite(priorities) & (priorities > 0)).all():
                 raise ValueError(f"replay: priorities.{group} must be finite and more than 0")
     if unknown := [segment.name for segment in segments if segment.group not in groups]:
