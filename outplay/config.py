@@ -182,6 +182,10 @@ class AlgorithmConfig(Settings):
     num_workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto", description="Processes that collect; 0 collects in the program itself, auto does what is faster."
     )
+    max_worker_restarts: Annotated[int, Field(ge=0)] = Field(
+        2,
+        description="Restarts of one worker in a row, without a result in between; when it dies once more, the run ends.",
+    )
     rollout_fragment_length: Positive | Literal["auto"] = Field(
         "auto", description="Steps per environment and Fragment; auto: train_batch_size / num_envs."
     )

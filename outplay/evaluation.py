@@ -16,7 +16,7 @@ class Evaluator:
     """Plays episodes with given Weights. It has no state: a worker that dies is replaced, and plays again."""
 
     def __init__(self, spec: RolloutSpec, num_workers: int) -> None:
-        self._pool = WorkerPool(num_workers, lambda _: (spec, {}))
+        self._pool = WorkerPool(num_workers, lambda _: (spec, {}), spec.max_worker_restarts)
         self._version = 0
 
     def next_version(self) -> int:

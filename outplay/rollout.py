@@ -36,8 +36,6 @@ from outplay.streams import seed_for, stream
 
 log = logging.getLogger("outplay")
 
-_MOST_DEATHS = 2  # of one worker, without an answer in between
-
 
 @dataclass(frozen=True)
 class PolicySpec:
@@ -71,6 +69,7 @@ class RolloutSpec:
     complete_episodes: bool
     explore: bool
     device: str = "cpu"  # that acts
+    max_worker_restarts: int = 2  # of one worker, without an answer in between
     driver: tuple[str, int] = field(default_factory=lambda: this_process())
 
 
@@ -265,7 +264,7 @@ class WorkerSet:
         self.task: Any = self.states[0].task
         self._latest = latest
         self._to_env = ActionScaling(spec.policy.action_space, spec.policy.normalize_actions, spec.policy.clip_actions)
-        self.pool = WorkerPool(self.num_workers, self._arguments)
+        self.pool = WorkerPool(self.num_workers, self._arguments, spec.max_worker_restarts)
 
     def _arguments(self, index: int) -> tuple[Any, ...]:
         """What worker `index` is made from: its share of the EnvGroups, as they are now."""
@@ -316,11 +315,13 @@ class WorkerSet:
 class WorkerPool:
     """RolloutWorkers in processes of their own, or one in the program itself; who dies is replaced.
 
-    `arguments(index)` is what worker `index` is made from, now: a replacement is made from what is true then.
+    `arguments(index)` is what worker `index` is made from, now: a replacement is made from what is true then. A worker
+    that dies more than `max_restarts` times in a row, without an answer in between, ends the run.
     """
 
-    def __init__(self, num_workers: int, arguments: Callable[[int], tuple[Any, ...]]) -> None:
+    def __init__(self, num_workers: int, arguments: Callable[[int], tuple[Any, ...]], max_restarts: int) -> None:
         self._arguments = arguments
+        self._max_restarts = max_restarts
         self.replaced = 0
         self._deaths = [0] * num_workers  # of each, since it last answered
         self.generations = [0] * num_workers  # of each: how often it was replaced
@@ -382,10 +383,12 @@ class WorkerPool:
         """A worker died, or hangs: start another one in its place, unless that was of no use before."""
         self._deaths[place] += 1
         deaths, hangs = self._deaths[place], isinstance(error, EnvTimeoutError)
-        if deaths > _MOST_DEATHS:
+        if deaths > self._max_restarts:
+            times = f"{deaths} times in a row" if deaths > 1 else "once"
+            limit = f"max_worker_restarts is {self._max_restarts}"
             if hangs:
-                raise EnvTimeoutError(f"{error}, and so it was {deaths} times in a row, in new processes") from error
-            raise RunError(f"worker {place} died {deaths} times in a row; last: {error}") from error
+                raise EnvTimeoutError(f"{error}, and so it was {times}, in new processes ({limit})") from error
+            raise RunError(f"worker {place} died {times} ({limit}); last: {error}") from error
         if hangs:
             engine.kill(self.remote[place])
         reason = f"hangs ({error})" if hangs else "died"

@@ -172,6 +172,7 @@ class Algorithm:
             config.batch_mode == "complete_episodes",
             config.explore,
             "cuda" if config.act_on_gpu else "cpu",
+            config.max_worker_restarts,
         )
 
     @property

@@ -80,12 +80,15 @@ class Deadly(probes.Walk):
         self.driver = driver
 
 
-def test_a_worker_that_always_dies_ends_the_run(process_engine: None) -> None:
+@pytest.mark.parametrize(
+    ("restarts", "sentence"),
+    [(None, "worker 0 died 3 times in a row"), (0, r"worker 0 died once \(max_worker_restarts is 0\)")],
+)
+def test_a_worker_that_always_dies_ends_the_run(process_engine: None, restarts: int | None, sentence: str) -> None:
     config = {**SMALL, "num_workers": 1, "env_config": {"driver": os.getpid()}}
-    with (
-        PPO(env=Deadly, config=config) as trainer,
-        pytest.raises(outplay.RunError, match="worker 0 died 3 times in a row"),
-    ):
+    if restarts is not None:
+        config["max_worker_restarts"] = restarts
+    with PPO(env=Deadly, config=config) as trainer, pytest.raises(outplay.RunError, match=sentence):
         trainer.train()
 
 
