@@ -12,10 +12,20 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
-from outplay.errors import ConfigError, nearest
+from outplay.checkpoint_schema import MOST_LANES
+from outplay.errors import ConfigError, nearest, shortened
 
 
 def _ascending(points: Any) -> Any:
@@ -27,9 +37,13 @@ def _ascending(points: Any) -> Any:
     return points
 
 
-Schedule = Annotated[list[tuple[float, float]], BeforeValidator(_ascending)]
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[float, Field(ge=0)]
+LARGEST = 10**12  # of sizes and counters: arrays of such a size raise MemoryError, larger ones overflow
+Schedule = Annotated[list[tuple[FiniteFloat, FiniteFloat]], BeforeValidator(_ascending)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Lanes = Annotated[int, Field(ge=1, le=MOST_LANES)]
+Few = Annotated[int, Field(ge=1, le=1_000)]
+Processes = Annotated[int, Field(ge=0, le=10_000)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -141,21 +155,21 @@ class AlgorithmConfig(Settings):
         description="Python only: called with (result, env, context) after each iteration; returns the task that "
         "episodes have from then on, for an environment with set_task(task).",
     )
-    num_envs: Positive = Field(16, description="How many environments there are in all.")
-    num_env_groups: Positive = Field(
+    num_envs: Lanes = Field(16, description="How many environments there are in all.")
+    num_env_groups: Lanes = Field(
         4, description="Into how many EnvGroups they are split: at most so many workers have something to do."
     )
-    num_envs_per_worker: Positive | None = Field(
+    num_envs_per_worker: Lanes | None = Field(
         None,
         description="RLlib's way: num_envs is this times max(1, num_workers), so the result depends on num_workers.",
     )
     env_step_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description="Seconds that a step or reset of an environment in Python may take. A worker that takes longer is "
-        "replaced; if that happens three times in a row, or with num_workers: 0, the run ends.",
+        "replaced, at most max_worker_restarts times in a row; with num_workers: 0 the run ends.",
     )
     max_episode_steps: Positive | None = Field(None, description="Truncate episodes after this many steps.")
-    frame_stack: Positive = Field(1, description="Observe the last so many frames together.")
+    frame_stack: Few = Field(1, description="Observe the last so many frames together.")
     atari_preprocessing: bool = Field(
         True,
         description="ALE/… ids: play through ale-py's vector with its preprocessing (84 × 84 grey, 4 frames stacked, "
@@ -166,7 +180,7 @@ class AlgorithmConfig(Settings):
         description="Shift and scale observations by the mean and deviation seen so far (of images: their mean, one "
         "deviation), updated once per iteration.",
     )
-    reward_scale: float = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
+    reward_scale: FiniteFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
     cut_returns_at_rewards: bool = Field(
         False, description="Returns end at every reward, as if it ended the episode: for games that are won by points."
     )
@@ -179,12 +193,12 @@ class AlgorithmConfig(Settings):
     clip_actions: bool = Field(False, description="Box actions, where not normalised: cut them to the space's bounds.")
 
     # collecting
-    num_workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+    num_workers: Processes | Literal["auto"] = Field(
         "auto", description="Processes that collect; 0 collects in the program itself, auto does what is faster."
     )
-    max_worker_restarts: Annotated[int, Field(ge=0)] = Field(
+    max_worker_restarts: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
         2,
-        description="Restarts of one worker in a row, without a result in between; when it dies once more, the run ends.",
+        description="Restarts of one worker in a row, without a result in between. After one more death the run ends.",
     )
     rollout_fragment_length: Positive | Literal["auto"] = Field(
         "auto", description="Steps per environment and Fragment; auto: train_batch_size / num_envs."
@@ -214,7 +228,7 @@ class AlgorithmConfig(Settings):
         description="Whether the program acts on that GPU too (num_workers: 0); auto: if observations are images. Part "
         "of the result.",
     )
-    learner_threads: Positive | Literal["auto"] = Field(
+    learner_threads: Few | Literal["auto"] = Field(
         "auto",
         description="Threads of the learner; auto: 1 for small networks, else one for each core. Part of the result.",
     )
@@ -223,7 +237,7 @@ class AlgorithmConfig(Settings):
     evaluation_interval: Positive | None = Field(None, description="Evaluate every so many iterations.")
     evaluation_duration: Positive = Field(10, description="How long an evaluation takes.")
     evaluation_duration_unit: Literal["episodes", "timesteps"] = Field("episodes", description="In which unit.")
-    evaluation_num_workers: Annotated[int, Field(ge=0)] = Field(
+    evaluation_num_workers: Processes = Field(
         0, description="Processes that evaluate; 0 evaluates in the program itself."
     )
     evaluation_explore: bool = Field(False, description="Whether actions are drawn at random in evaluations.")
@@ -336,6 +350,8 @@ def _sentence(cls: type[BaseModel], data: dict[str, Any], error: ValidationError
     if first["type"] == "extra_forbidden":
         return f"{where}: unknown setting {key!r}{nearest(names[-1], fields)}"
     wanted = type_in_words(fields[names[-1]])
+    if first["type"] == "less_than_equal" and first["ctx"]["le"] >= _TECHNICAL:
+        wanted = f"at most {first['ctx']['le']:,}"
     if isinstance(value, dict) and len(first["loc"]) > len(names):  # one entry of a dict is wrong
         key, value, wanted = f"{key}.{first['loc'][len(names)]}", first["input"], _expected(first)
     return f"{where}: {key} must be {wanted}, not {_value(value)}"
@@ -355,8 +371,7 @@ def _settings_in(field: FieldInfo | None) -> type[Settings] | None:
 
 
 def _value(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else text[:57] + "…"
+    return shortened(repr(value))
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
@@ -367,13 +382,16 @@ def type_in_words(field: FieldInfo) -> str:
     return _words(field.annotation, _bounds(field.metadata))
 
 
+_TECHNICAL = 1_000  # an upper limit from here on keeps nonsense out: only a message about it mentions it
+
+
 def _bounds(constraints: Any) -> str:
     words = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
     found = [
         f"{text} {limit if isinstance(limit, int) else format(limit, 'g')}"
         for constraint in constraints
         for name, text in words
-        if (limit := getattr(constraint, name, None)) is not None
+        if (limit := getattr(constraint, name, None)) is not None and not (name == "le" and limit >= _TECHNICAL)
     ]
     return f" of {' and '.join(found)}" if found else ""
 

@@ -130,3 +130,12 @@ def nearest(word: str, choices: Any) -> str:
 
     close = get_close_matches(word, list(choices), n=1)
     return f". Did you mean {close[0]!r}?" if close else f"; valid: {', '.join(sorted(choices))}"
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Cut a long string for an error message.
+
+    >>> shortened("abcdefgh", most=5)
+    'abcd…'
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"

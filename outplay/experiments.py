@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat
 
 from outplay.config import Positive, Settings, validated
-from outplay.errors import ConfigError, nearest
-from outplay.parsing import MOST_DEPTH, parse_yaml, read_yaml, shortened
+from outplay.errors import ConfigError, nearest, shortened
+from outplay.parsing import MOST_DEPTH, parse_yaml, read_yaml
 
 # What a run can be stopped by. The learner's metrics are learner/…, those of an evaluation evaluation/….
 METRICS = (

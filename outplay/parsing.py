@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from outplay.errors import ConfigError
+from outplay.errors import ConfigError, shortened
 
 MOST_JSON_BYTES = 100_000_000
 MOST_YAML_BYTES = 1_000_000  # parsing takes up to a second per 100 KB
@@ -59,15 +59,6 @@ def check_plain(value: Any) -> None:
         level, depth = inner, depth + 1
 
 
-def shortened(text: str, most: int = 60) -> str:
-    """Cut a long string for an error message.
-
-    >>> shortened("abcdefgh", most=5)
-    'abcd…'
-    """
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def read_yaml(path: Path) -> Any:
     """Parse a YAML file. Raises ConfigError with the file and the line."""
     try:
@@ -76,7 +67,9 @@ def read_yaml(path: Path) -> Any:
         text = "" if len(data) > MOST_YAML_BYTES else data.decode()
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{shortened(str(path))} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if len(data) > MOST_YAML_BYTES:
         raise ConfigError(f"{path} {_TOO_LARGE}")

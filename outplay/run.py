@@ -21,7 +21,7 @@ from outplay.envs import check_trust
 from outplay.errors import CheckpointError, ConfigError, EnvError, OutplayError, RunError, nearest
 from outplay.experiments import Experiment, load_file
 from outplay.files import overwrite_file, remove, replace_file, writing
-from outplay.results import find_run, is_alive, new_run_folder
+from outplay.results import as_path, find_run, is_alive, new_run_folder
 from outplay.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics
 from outplay.video import record_video
 
@@ -357,7 +357,7 @@ def find_saved(path: str | Path, results: Path) -> Path:
     try:
         return find_checkpoint(path)
     except CheckpointError:
-        given = Path(path).expanduser()
+        given = as_path(path)
         if given.exists() and not list(given.glob("*/config.yaml")):
             raise
     return find_checkpoint(find_run(path, results))

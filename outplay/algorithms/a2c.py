@@ -9,7 +9,7 @@ from pydantic import Field
 
 from outplay.algorithms.algorithm import Algorithm
 from outplay.algorithms.learner import Learner, explained_variance
-from outplay.config import AlgorithmConfig, Fraction, NotNegative, OptimizerConfig, Positive, Schedule, at
+from outplay.config import AlgorithmConfig, Fraction, Lanes, NotNegative, OptimizerConfig, Positive, Schedule, at
 from outplay.fragments import Batch
 from outplay.optimizers import check_norm
 
@@ -24,7 +24,7 @@ class A2COptimizerConfig(OptimizerConfig):
 class A2CConfig(AlgorithmConfig):
     """Settings of A2C."""
 
-    num_envs: Positive = Field(16, description="How many environments there are in all.")
+    num_envs: Lanes = Field(16, description="How many environments there are in all.")
     train_batch_size: Positive = Field(80, description="Environment steps per iteration (a minimum).")
     lr: NotNegative = Field(7e-4, description="The learning rate.")
     critic_lr_scale: Annotated[float, Field(gt=0)] = Field(

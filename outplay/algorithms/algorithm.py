@@ -31,6 +31,7 @@ from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, i
 from outplay.errors import ConfigError
 from outplay.evaluation import Evaluator
 from outplay.fragments import Fragment, join
+from outplay.memory import enough_memory
 from outplay.metrics import EpisodeWindow, Timers
 from outplay.policies import Policy, Weights
 from outplay.results import new_run_folder, results_folder
@@ -97,8 +98,9 @@ class Algorithm:
         self.seconds = 0.0
         self.timers = Timers()
         self.episodes = EpisodeWindow(self.config.metrics_num_episodes)
-        self.policy = self._policy_spec().make().to("cuda" if self.config.num_gpus else "cpu")
-        self.learner = self._make_learner()
+        with enough_memory("the network"):
+            self.policy = self._policy_spec().make().to("cuda" if self.config.num_gpus else "cpu")
+            self.learner = self._make_learner()
         self._workers: WorkerSet | None = None
         self._states: list[GroupState] | None = None
         self._version = 0  # of the Weights: each snapshot has its own

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, ValidationError, model_validator
 from torch import Tensor
 
 from outplay import qlearning
@@ -20,11 +20,14 @@ from outplay.algorithms.atomic import atomically
 from outplay.algorithms.learner import Learner, LearnerState, Segments, mean_metrics
 from outplay.checkpoint_schema import Counter, FiniteNumber, validated_part
 from outplay.config import (
+    LARGEST,
     AlgorithmConfig,
     ExplorationConfig,
     Fraction,
+    Lanes,
     NotNegative,
     Positive,
+    Processes,
     Schedule,
     at,
     is_true,
@@ -75,8 +78,8 @@ class EpsilonConfig(ExplorationConfig):
 class DQNConfig(AlgorithmConfig):
     """Settings of DQN."""
 
-    num_envs: Positive = Field(8, description="How many environments there are in all.")
-    num_env_groups: Positive = Field(
+    num_envs: Lanes = Field(8, description="How many environments there are in all.")
+    num_env_groups: Lanes = Field(
         1,
         description="Into how many EnvGroups they are split, one worker each at most; with async as many as num_envs.",
     )
@@ -92,7 +95,7 @@ class DQNConfig(AlgorithmConfig):
     )
     learning_starts: Positive = Field(1_000, description="Learning starts when so many steps are kept.")
     buffer_size: Positive = Field(50_000, description="Steps that are kept.")
-    replay_shards: Annotated[int, Field(ge=0)] = Field(
+    replay_shards: Processes = Field(
         0, description="Actors that the replay is spread over; 0 keeps it in the program itself. Part of the result."
     )
     n_step: Positive = Field(1, description="Over how many steps rewards are added up before a value is asked for.")
@@ -101,9 +104,9 @@ class DQNConfig(AlgorithmConfig):
     distributional: Literal["c51", "qr"] | None = Field(
         None, description="Learn the distribution of the value: over fixed atoms (c51) or as quantiles (qr)."
     )
-    num_atoms: Annotated[int, Field(ge=2)] = Field(51, description="Atoms or quantiles of a distribution.")
-    v_min: float = Field(-10.0, description="c51: the least atom.")
-    v_max: float = Field(10.0, description="c51: the greatest atom.")
+    num_atoms: Annotated[int, Field(ge=2, le=LARGEST)] = Field(51, description="Atoms or quantiles of a distribution.")
+    v_min: FiniteFloat = Field(-10.0, description="c51: the least atom.")
+    v_max: FiniteFloat = Field(10.0, description="c51: the greatest atom.")
     noisy: bool = Field(
         False, description="Explore by noise in the weights of linear layers (Fortunato et al. 2018), and not by ε."
     )

@@ -20,7 +20,7 @@ from outplay.algorithms.learner import (
     explained_variance,
     mean_metrics,
 )
-from outplay.config import AlgorithmConfig, Fraction, NotNegative, Positive, Schedule, at, is_true
+from outplay.config import AlgorithmConfig, Fraction, Lanes, NotNegative, Positive, Schedule, at, is_true
 from outplay.cudagraphs import Scalar
 from outplay.fragments import Batch
 from outplay.optimizers import check_norm
@@ -30,7 +30,7 @@ from outplay.policies import Policy
 class PPOConfig(AlgorithmConfig):
     """Settings of PPO. One set of defaults, whatever the environment."""
 
-    num_envs: Positive = Field(16, description="How many environments there are in all.")
+    num_envs: Lanes = Field(16, description="How many environments there are in all.")
     train_batch_size: Positive = Field(2048, description="Steps per iteration; at least so many are collected.")
     gamma: Fraction = Field(0.995, description="The discount of later rewards.")
     lr: NotNegative = Field(1e-3, description="The learning rate.")

@@ -37,11 +37,13 @@ def evaluate(
     from outplay.checkpoint import read_state
     from outplay.envs import check_trust
     from outplay.errors import CheckpointError
-    from outplay.results import results_folder
+    from outplay.results import as_path, results_folder
     from outplay.run import find_saved
     from outplay.sinks import as_json as to_json
     from outplay.video import record_video
 
+    if video is not None:
+        video = as_path(video)
     folder = find_saved(checkpoint, results_folder(results_dir))
     state = read_state(folder)
     if run is not None and find_algorithm(run).__name__ != state["algorithm"]:

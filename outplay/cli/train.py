@@ -50,6 +50,7 @@ def train(
     """
     overrides = _Overrides(env, run, stop, config, batch_size, num_workers, seed, name, checkpoint_freq)
     _check_sources(recipe, file, env, resume, init_from)
+    _check_engine(engine, address)
     folders = [] if file is None else [file.parent]
     if resume is not None:
         if dry_run:
@@ -201,15 +202,21 @@ def _print_configuration(jobs: list[Experiment], folders: list[Path]) -> None:
         typer.echo(yaml.safe_dump(data, sort_keys=False), nl=False)
 
 
+def _check_engine(engine: str | None, address: str | None) -> None:
+    from outplay.engine.api import Settings, checked
+
+    try:
+        checked(Settings(engine or ("process" if address is None else "ray"), None, address, None))
+    except ValueError as error:
+        raise ConfigError(f"--engine: {error}") from error
+
+
 def _start_engine(engine: str | None, address: str | None) -> None:
     if engine is None and address is None:
         return  # the process engine starts when it is needed
     import outplay
 
-    try:
-        outplay.init(engine or "ray", address=address)
-    except ValueError as error:
-        raise ConfigError(f"--engine: {error}") from error
+    outplay.init(engine or "ray", address=address)
 
 
 def _created(

@@ -54,7 +54,7 @@ def init(
     >>> outplay.init("ray", address="auto")
     """
     global _engine, _settings
-    settings = _checked(Settings(engine, num_cpus, address, object_store_bytes))
+    settings = checked(Settings(engine, num_cpus, address, object_store_bytes))
     with _lock:
         if _is_inside_call():
             return  # inside a task or actor the engine runs already, whatever the imported program asks for
@@ -67,7 +67,8 @@ def init(
         _engine, _settings = _start(settings), settings
 
 
-def _checked(settings: Settings) -> Settings:
+def checked(settings: Settings) -> Settings:
+    """Settings of `init`, or a ValueError with one sentence."""
     if settings.engine not in ENGINES:
         raise ValueError(f"no engine {settings.engine!r}{nearest(str(settings.engine), ENGINES)}")
     if settings.address is not None and settings.engine != "ray":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import ClassVar, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from outplay.config import ModelConfig
 from outplay.errors import ConfigError
+from outplay.memory import check_parameters
 from outplay.spaces import Leaf
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -109,6 +111,7 @@ def _convolutions(leaf: Leaf, model: ModelConfig) -> nn.Sequential:
     chosen = model.conv_filters or (_LARGE_IMAGE if min(example.shape[-2:]) >= _LARGE else _SMALL_IMAGE)
     channels, layers = example.shape[1], []
     for out, kernel, stride in chosen:
+        check_parameters(channels * out * kernel * kernel, "model.conv_filters")
         layers += [nn.Conv2d(channels, out, kernel, stride, bias=model.use_bias), nn.ReLU()]
         channels = out
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
@@ -156,6 +159,7 @@ def set_entries(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _mlp(sizes: list[int], activation: type[nn.Module], model: ModelConfig) -> nn.Sequential:
     layers: list[nn.Module] = []
+    check_parameters(sum(a * b for a, b in pairwise(sizes)), "model.fcnet_hiddens")
     for i in range(len(sizes) - 1):
         kind = SparseLinear if model.sparse_inputs and i == 0 else nn.Linear
         layers += [kind(sizes[i], sizes[i + 1], bias=model.use_bias), activation()]

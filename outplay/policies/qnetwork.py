@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from outplay.config import ModelConfig
+from outplay.memory import check_parameters
 from outplay.policies.networks import Network, initialised
 from outplay.spaces import Leaf
 
@@ -86,6 +87,7 @@ class QNetwork(Network):
         self.kind = q.distributional
         self.num_actions = num_actions
         self.num_atoms = 1 if self.kind is None else q.num_atoms
+        check_parameters(self.num_hidden * num_actions * self.num_atoms, "num_atoms")
         self.advantage_head = self._linear(self.num_hidden, num_actions * self.num_atoms)
         self.value_head = self._linear(self.num_hidden, self.num_atoms) if q.dueling else None
         self.register_buffer("epsilon", torch.zeros(()))  # how often an action is drawn at random while exploring

@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 from outplay.engine.process.engine import ProcessEngine
 from outplay.engine.process.reaping import raise_file_limit
 from outplay.engine.process.wire import DRIVER, HUB
 from outplay.engine.slots import count_cpus, visible_gpus
 from outplay.errors import EngineError
+from outplay.memory import machine_memory
 
 _BOOT = (
     "import sys, json; settings = json.loads(sys.stdin.readline()); sys.path[:] = settings['path']; "
@@ -59,7 +59,7 @@ def start_process_engine(num_cpus: int | None, object_store_bytes: int | None) -
         "path": [entry or os.getcwd() for entry in sys.path],
         "cpus": num_cpus or count_cpus(),
         "gpus": visible_gpus(),
-        "store_bytes": object_store_bytes or int(_machine_memory() * _SHARE_OF_MEMORY),
+        "store_bytes": object_store_bytes or int(machine_memory() * _SHARE_OF_MEMORY),
         "ready_fd": ready_write,
     }
     try:
@@ -92,16 +92,3 @@ def _private_folder() -> str:
         os.rmdir(folder)
         folder = tempfile.mkdtemp(prefix="outplay-", dir="/tmp")
     return folder
-
-
-def _machine_memory() -> int:
-    """The memory of this machine, or of the container this runs in if that has less."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(limit).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            memory = min(memory, int(text))
-    return memory

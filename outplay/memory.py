@@ -1,0 +1,46 @@
+"""How much memory there is, and a clear sentence where it is not enough. Light to import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from outplay.errors import ConfigError
+
+_BYTES_PER_PARAMETER = 16  # float32: the parameter, its gradient, two moments of the optimizer
+
+
+def machine_memory() -> int:
+    """The memory of this machine, or of the container this runs in if that has less."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(limit).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            memory = min(memory, int(text))
+    return memory
+
+
+def check_parameters(number: int, setting: str) -> None:
+    """Refuse layers that cannot be trained here: the system may grant their memory, and kill the program later."""
+    needed, there = number * _BYTES_PER_PARAMETER, machine_memory()
+    if needed > there:
+        raise ConfigError(
+            f"{setting}: {number:,} parameters need {needed / 1e9:,.0f} GB with gradients and optimizer, and this "
+            f"machine has {there / 1e9:,.0f} GB; use smaller layers"
+        )
+
+
+@contextmanager
+def enough_memory(what: str) -> Iterator[None]:
+    """Memory that is refused within becomes a ConfigError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError
+        if isinstance(error, MemoryError) or "allocate" in str(error):
+            raise ConfigError(f"not enough memory for {what}: {str(error).splitlines()[0]}") from error
+        raise
