@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -21,7 +20,7 @@ from outplay.envs import check_trust
 from outplay.errors import CheckpointError, ConfigError, EnvError, OutplayError, RunError, nearest
 from outplay.experiments import Experiment, load_file
 from outplay.files import overwrite_file, remove, replace_file, writing
-from outplay.results import as_path, find_run, is_alive, new_run_folder
+from outplay.results import as_path, find_run, is_alive, new_run_folder, read_status
 from outplay.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics
 from outplay.video import record_video
 
@@ -343,12 +342,11 @@ def experiment_of(folder: Path, change: Callable[[Experiment], Experiment], env:
 
 def _refuse_if_running(folder: Path) -> None:
     """Two processes in one run would spoil it."""
-    try:
-        status = json.loads((folder / "status.json").read_text())
-        pid = int(status["pid"]) if status["state"] == "running" and status["host"] == os.uname().nodename else 0
-    except (OSError, ValueError, KeyError, TypeError):
+    status = read_status(folder)
+    if status is None or status["state"] != "running" or status["host"] != os.uname().nodename:
         return
-    if pid and pid != os.getpid() and is_alive(pid):
+    pid = status["pid"]
+    if pid > 0 and pid != os.getpid() and is_alive(pid):
         raise RunError(f"run {folder} is being trained by process {pid}; end that first, or delete status.json")
 
 

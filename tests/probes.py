@@ -145,6 +145,17 @@ class Walk(gymnasium.Env[Any, Any]):
         return np.array([self.place, self.steps / self.length], np.float32)
 
 
+class Frames(Walk):
+    """The same walk, seen as a small picture."""
+
+    observation_space: spaces.Space[Any] = spaces.Box(0, 255, (8, 8), np.uint8)
+
+    def _observe(self) -> np.ndarray:
+        picture = np.full((8, 8), self.steps, np.uint8)
+        picture[:, int(self.place) % 8] = 255
+        return picture
+
+
 class Stuck(Walk):
     """Once there is a file `armed`, the first environment to see it stands still until there is a file `go`.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outplay.results import is_alive, results_folder
+from outplay.results import is_alive, read_status, results_folder
 
 
 def runs(
@@ -39,15 +39,12 @@ def runs(
 
 
 def _row(folder: Path, results: Path) -> dict[str, Any] | None:
-    try:
-        status = json.loads((folder / "status.json").read_text())
-    except (OSError, ValueError):
+    status = read_status(folder)
+    if status is None:
         return None  # made a moment ago, or not a run
     keys = ("state", "training_iteration", "timesteps_total", "episode_return_mean", "updated")
-    if not isinstance(status, dict) or not {*keys, "pid"} <= set(status):
-        return None
-    row = {"run": str(folder.relative_to(results)), **{key: status[key] for key in keys}}
-    if row["state"] == "running" and status.get("host") == os.uname().nodename and not is_alive(status["pid"]):
+    row = {"run": str(folder.relative_to(results)), **{key: status.get(key) for key in keys}}
+    if row["state"] == "running" and status["host"] == os.uname().nodename and not is_alive(status["pid"]):
         row["state"] = "killed"
     return row
 
