@@ -26,6 +26,7 @@ from pydantic.fields import FieldInfo
 
 from outplay.checkpoint_schema import MOST_LANES
 from outplay.errors import ConfigError, nearest, shortened
+from outplay.parsing import MOST_DEPTH, check_plain
 
 
 def _ascending(points: Any) -> Any:
@@ -58,7 +59,10 @@ def _square(filters: Any) -> Any:
     ]
 
 
-def plain(value: Any, where: str) -> Any:
+_MOST_DEPTH = MOST_DEPTH - 8  # of one value: a file that it is written to adds some levels
+
+
+def plain(value: Any, where: str, depth: int = 0) -> Any:
     """`value` as it comes back from a checkpoint: numbers, texts, lists, dicts with text keys. Nothing else will do.
 
     What is used is what was saved, or a resumed run would see something else.
@@ -66,16 +70,22 @@ def plain(value: Any, where: str) -> Any:
     >>> plain({"sizes": (1, 2)}, "env_config")
     {'sizes': [1, 2]}
     """
+    if depth > _MOST_DEPTH:
+        raise ConfigError(f"{shortened(where)}: nested more than {_MOST_DEPTH} levels deep")
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise ConfigError(f"{where}: a key must be a text, and {key!r} is a {type(key).__name__}")
-        return {key: plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {plain(key, where): plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     if hasattr(value, "tolist"):  # numpy's numbers and arrays
         return value.tolist()
     if value is None or isinstance(value, (bool, int, float, str)):
+        try:
+            check_plain(value)
+        except ValueError as error:  # it could be written, but not be read again
+            raise ConfigError(f"{shortened(where)}: {error}") from None
         return value
     raise ConfigError(
         f"{where} is a {type(value).__name__}, which cannot be saved; only numbers, texts, lists and dicts can (an "

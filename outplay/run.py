@@ -20,6 +20,7 @@ from outplay.envs import check_trust
 from outplay.errors import CheckpointError, ConfigError, EnvError, OutplayError, RunError, nearest
 from outplay.experiments import Experiment, load_file
 from outplay.files import overwrite_file, remove, replace_file, writing
+from outplay.parsing import MOST_YAML_BYTES
 from outplay.results import as_path, find_run, is_alive, new_run_folder, read_status
 from outplay.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics
 from outplay.video import record_video
@@ -107,7 +108,10 @@ class Run:
         config = self.algorithm.get_config()
         del config["env"]
         data = {self.experiment.name: {"env": self.algorithm.env_spec.name, **body, "config": config}}
-        replace_file(self.folder / "config.yaml", yaml.safe_dump(data, sort_keys=False))
+        text = yaml.safe_dump(data, sort_keys=False)
+        if len(text) > MOST_YAML_BYTES:
+            raise ConfigError(f"config.yaml would be larger than {MOST_YAML_BYTES:,} bytes; env_config is too large")
+        replace_file(self.folder / "config.yaml", text)
         with writing(self.folder):
             (self.folder / "control").mkdir(exist_ok=True)
 

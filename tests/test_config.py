@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,12 @@ def test_a_file_holds_experiments_in_rllibs_form(tmp_path: Path) -> None:
     assert (second.env, second.stop, second.config) == ("CartPole-v1", {"episode_return_mean": 100.0}, {"lr": 1e-3})
 
 
+# "Billion laughs": each line is nine times as long as the one before.
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in itertools.pairwise("abcdefghi")
+)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -137,6 +144,21 @@ def test_a_file_holds_experiments_in_rllibs_form(tmp_path: Path) -> None:
         ("a: {env: *nobody}", "line 1"),
         ("a: !!python/object/apply:os.system [ls]", "line 1"),
         ("? [a, b]\n: 1", "line 1: keys must be strings"),
+        ("a: {env: x, yes: 1}", "a: keys must be strings, not True (YAML reads yes, no, on and off as booleans"),
+        ("a: {env: x, config: {1: 2}}", "a: keys must be strings, not 1"),
+        ("a: {env: !!int x}", "line 1: 'x' cannot be read as int"),
+        ("a: {env: x, name: 2024-13-45}", "line 1: '2024-13-45' cannot be read as timestamp"),
+        ("a: &a {env: *a}", "line 1: an alias refers to a node that contains it"),
+        ("[" * 3000 + "]" * 3000, "line 1: nested more than 64 levels deep"),
+        ("a: &a [" + "[" * 50 + "]" * 50 + "]\nb: " + "[" * 50 + "*a" + "]" * 50, "line 2: nested more than 64"),
+        ('a: {env: x, name: "a\\0b"}', r"the string 'a\x00b' contains NUL or a lone surrogate"),
+        ('a: {env: x, name: "a\\x07b"}', r"the name 'a\x07b' cannot be a folder's"),
+        ('a: {env: "\\ud800"}', r"the string '\ud800' contains NUL or a lone surrogate"),
+        ('a: {env: "\\UFFFFFFFF"}', "an escape sequence names no Unicode character"),
+        ("a: {env: x, checkpoint_freq: 0x" + "f" * 5000 + "}", "an integer of 20,000 bits"),
+        (LAUGHS, "line 5: aliases expand to more than 100,000 nodes"),
+        ("a: '" + "x" * 50_000_000 + "'", "is larger than 1,000,000 bytes"),
+        ("a: {env: x, stop: {timesteps_total: -5}}", "a: stop.timesteps_total must be more than 0, not -5"),
     ],
 )
 def test_a_file_that_is_wrong_gets_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
@@ -161,6 +183,19 @@ def test_every_recipe_is_valid() -> None:
         validated(find_algorithm(recipe.run).Config, {**recipe.config, "env": recipe.env}, name)
     with pytest.raises(ConfigError, match=r"no recipe 'cartpol'. Did you mean 'cartpole'"):
         load_recipe("cartpol")
+
+
+def test_an_alias_is_fine_as_long_as_it_is_short(tmp_path: Path) -> None:
+    text = "a: {env: x, config: &shared {lr: 0.1}}\nb: {env: y, config: {<<: *shared, gamma: 0.9}}\n"
+    first, second = load_file(write(tmp_path, text))
+    assert (first.config, second.config) == ({"lr": 0.1}, {"lr": 0.1, "gamma": 0.9})
+
+
+def test_what_no_machine_could_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"here: num_envs must be at most 1,000,000, not 1000000000"):
+        validated(PPOConfig, {"num_envs": 10**9}, "here")
+    with pytest.raises(ConfigError, match=r"here: train_batch_size must be at most 1,000,000,000,000, not 1000"):
+        validated(PPOConfig, {"train_batch_size": 10**30}, "here")
 
 
 def test_settings_on_the_command_line() -> None:

@@ -73,10 +73,9 @@ def run_command(*arguments: str) -> None:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setattr(sys, "argv", ["outplay", *arguments])
-        try:
+        with pytest.raises(SystemExit) as end:
             main()
-        except SystemExit as end:
-            assert end.code in (0, 2)
+    assert end.value.code in (0, 2)
 
 
 def load(path: Path, text: bytes) -> None:
