@@ -234,15 +234,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     weights, optimizer = (_tensors(folder, f"{name}.safetensors", hashes, load) for name in _TENSORS)
     envs = _tensors(folder, "envs.safetensors", hashes, load_arrays)
     found = _segments_of(hashes)
-    segments = {
-        name: functools.partial(_tensors, folder, _segment_file(name), hashes, load_arrays) for name in found
-    }
+    segments = {name: functools.partial(_tensors, folder, _segment_file(name), hashes, load_arrays) for name in found}
     return Checkpoint(state, weights, optimizer, envs, segments, found)
 
 
-def _tensors(
-    folder: Path, name: str, hashes: dict[str, str], load: Callable[[bytes], dict[str, T]]
-) -> dict[str, T]:
+def _tensors(folder: Path, name: str, hashes: dict[str, str], load: Callable[[bytes], dict[str, T]]) -> dict[str, T]:
     """The tensors of a file, by name."""
     from safetensors import SafetensorError
 

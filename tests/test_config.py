@@ -198,6 +198,14 @@ def test_what_no_machine_could_hold_is_refused() -> None:
         validated(PPOConfig, {"train_batch_size": 10**30}, "here")
 
 
+def test_what_could_not_be_read_again_is_not_saved() -> None:
+    itself: list[Any] = []
+    itself.append(itself)
+    for value, sentence in ((itself, "nested more than"), ("a\0", "contains NUL"), (1 << 600, "of 601 bits")):
+        with pytest.raises(ConfigError, match=sentence):
+            validated(PPOConfig, {"env_config": {"a": value}}, "here")
+
+
 def test_settings_on_the_command_line() -> None:
     assert parse_setting("lr=1e-3", "--config") == ("lr", 0.001)
     assert parse_setting("model.fcnet_hiddens=[64, 64]", "--config") == ("model.fcnet_hiddens", [64, 64])
