@@ -55,10 +55,12 @@ def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoi
 def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupState] | None, bool]:
     """Put a checkpoint into an algorithm; the states of its EnvGroups, if they fit; whether its segments hold."""
     state = saved.state
+    weights = weights_of(saved)
+    algorithm.policy.check_weights(weights)
     try:
         algorithm.learner.check(state["learner"], saved.optimizer, saved.segments)
         states = _groups_from_disk(state["groups"], saved.envs, _action_template(algorithm))
-        algorithm.policy.set_weights(weights_of(saved))
+        algorithm.policy.set_weights(weights)
         taken = algorithm.learner.load(state["learner"], saved.optimizer, saved.segments)
         algorithm.iteration = int(state["training_iteration"])
         algorithm.timesteps = int(state["timesteps_total"])

@@ -177,22 +177,25 @@ class Policy:
         """The parameters by name, as copies."""
         return {name: p.detach().cpu().numpy().copy() for name, p in self.network.state_dict().items()}
 
-    def set_weights(self, weights: Mapping[str, Array]) -> None:
-        """Take parameters by name, as `get_weights` gives them."""
+    def check_weights(self, weights: Mapping[str, Array]) -> None:
+        """Raise CheckpointError unless these are weights of a network like this one."""
         own = self.network.state_dict()
         if set(weights) != set(own):
             wrong = sorted(set(weights) ^ set(own))[0]
             raise CheckpointError(f"these weights are of another network: they differ in {wrong!r}")
-        values = {name: torch.as_tensor(np.array(array)) for name, array in weights.items()}
-        for name, p in own.items():  # all of them before the first is taken
-            if values[name].shape != p.shape:
+        for name, p in own.items():
+            if np.shape(weights[name]) != tuple(p.shape):
                 raise CheckpointError(
-                    f"these weights are of another network: {name!r} has shape {tuple(values[name].shape)}, "
+                    f"these weights are of another network: {name!r} has shape {np.shape(weights[name])}, "
                     f"here {tuple(p.shape)}"
                 )
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        """Take parameters by name, as `get_weights` gives them."""
+        self.check_weights(weights)
         with torch.no_grad():
-            for name, p in own.items():
-                p.copy_(values[name])
+            for name, p in self.network.state_dict().items():
+                p.copy_(torch.as_tensor(np.array(weights[name])))
         if self.network.stands_still:
             self._stand_still()
 
