@@ -298,11 +298,19 @@ class Learner(Generic[C]):
 
     def check(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:  # noqa: ARG002
         """Raise ValueError unless a learner like this one saved it. Nothing is changed."""
-        checked = validated_part(self.State, state)
-        if missing := [i for i in self.moments if str(i) not in checked.counts]:
-            raise ValueError(f"counts.{missing[0]} is missing")
+        validated_part(self.State, state)
+        self.check_moments(state, tensors)
         for name, own in self._saved_tensors().items():
             check_array(tensors, name, tuple(own.shape), own.dtype)
+
+    def check_moments(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Raise ValueError unless the normalisers of the learner that saved it are like those of this one."""
+        counts = validated_part(LearnerState, state).counts
+        for i, moments in self.moments.items():
+            if str(i) not in counts:
+                raise ValueError(f"counts.{i} is missing")
+            for name in ("mean", "variance"):
+                check_array(tensors, f"moments.{i}.{name}", moments.mean.shape, torch.float64)
 
     def segments(self, known: Collection[str]) -> Segments:  # noqa: ARG002
         """What is written in pieces of which most never change, by name; `known` are those that are on disk already."""

@@ -85,8 +85,11 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
 
 def restore_weights(algorithm: Algorithm, saved: Checkpoint) -> None:
     """Put the weights of a checkpoint, normalisers included, into an algorithm, perhaps of another kind."""
-    algorithm.policy.set_weights(weights_of(saved))
+    weights = weights_of(saved)
+    algorithm.policy.check_weights(weights)
     try:
+        algorithm.learner.check_moments(saved.state["learner"], saved.optimizer)
+        algorithm.policy.set_weights(weights)
         algorithm.learner.begin_from_weights(saved.state["learner"], saved.optimizer)
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
