@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat
 
-from outplay.config import Positive, Settings, validated
+from outplay.config import NotNegative, Positive, Settings, validated
 from outplay.errors import ConfigError, nearest, shortened
 from outplay.parsing import MOST_DEPTH, parse_yaml, read_yaml
 
@@ -60,6 +60,11 @@ class Experiment(Settings):
     )
     video_at_end: bool = Field(False, description="Record a video of one episode when the run ends.")
     checkpoint_freq: Annotated[int, Field(ge=0)] = Field(0, description="Save every so many iterations; 0: do not.")
+    checkpoint_every_s: NotNegative = Field(
+        300.0,
+        description="Save after the first iteration that ends this many seconds after the last checkpoint; 0: do not. "
+        "Saving never takes more than about 5% of the time: a slow one puts off the next.",
+    )
     checkpoint_at_end: bool = Field(True, description="Save when the run ends.")
     keep_checkpoints: Positive | None = Field(
         10, description="Keep the last so many checkpoints, and the one with the best return; null keeps all."

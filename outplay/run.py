@@ -17,7 +17,7 @@ import yaml
 from outplay.algorithms import Algorithm, find_algorithm
 from outplay.checkpoint import checkpoints_in, find_checkpoint, iteration_of, name_of
 from outplay.envs import check_trust
-from outplay.errors import CheckpointError, ConfigError, EnvError, OutplayError, RunError, nearest
+from outplay.errors import CheckpointError, ConfigError, OutplayError, RunError, nearest
 from outplay.experiments import Experiment, load_file
 from outplay.files import overwrite_file, remove, replace_file, writing
 from outplay.parsing import MOST_YAML_BYTES
@@ -29,7 +29,10 @@ log = logging.getLogger("outplay")
 
 _CONFIRMED = "episode_return_mean"
 _CONFIRM_EVERY = 5  # iterations
+_TIME = "time_total_s"
 _HEARTBEAT = 1.0  # seconds between two writings of status.json
+_SAVING_SHARE = 0.05  # of a run's time that checkpoint_every_s may take
+_LONG_ITERATION, _LONG_S = 0.1, 1.0  # of the limit of time_total_s; in seconds
 
 
 class Run:
@@ -49,6 +52,8 @@ class Run:
         self.video: Path | None = None
         self._stop_requested = ""
         self._saved_at = -1
+        self._save_due = math.inf  # by the clock: time.monotonic()
+        self._told_long = False
         self._best: tuple[float, int] | None = None
         self._beaten = 0.0
 
@@ -133,6 +138,7 @@ class Run:
         saved = set(map(iteration_of, checkpoints_in(self.checkpoints)))
         self._best = _best_of([result for result in kept if result["training_iteration"] in saved])
         last = self._last_of(kept)
+        self._put_off_saving()
         sinks: list[Sink] = []
         try:
             self._open(sinks, kept)
@@ -141,7 +147,7 @@ class Run:
                 last = self.algorithm.train()
                 requests = self._requests()
                 if "evaluate" in requests or self._is_to_be_confirmed(last):
-                    last["evaluation"] = self.algorithm.evaluate()
+                    self._evaluate(last)
                 for sink in sinks:
                     sink.write(last)
                 self._checkpoint_if_due(last, "checkpoint" in requests)
@@ -169,13 +175,15 @@ class Run:
 
     def _after_failure(self, last: dict[str, Any], error: Exception) -> None:
         """What was learned up to the last whole iteration is kept, and the status told, if the disk takes it."""
-        sentence = (str(error) or type(error).__name__).splitlines()[0]
+        sentence = str(error) if isinstance(error, OutplayError) else f"{type(error).__name__}: {error}"
         try:
-            try:
-                if isinstance(error, EnvError) and self.algorithm.iteration > 0:
-                    self.save()
-            finally:
-                self._beat("failed", last, force=True, error=sentence)
+            if self.algorithm.iteration > 0:
+                self.save()
+        except Exception as second:  # noqa: BLE001 - what failed first is what the user has to know
+            if str(second) != str(error):  # saving itself may be what failed
+                log.warning("there is no checkpoint of the last iteration: %s", second)
+        try:
+            self._beat("failed", last, force=True, error=sentence.splitlines()[0])
         except OutplayError as second:
             # Where the disk is the trouble, `error` has said so.
             log.log(logging.DEBUG if isinstance(error, RunError) else logging.WARNING, "%s", second)
@@ -198,6 +206,12 @@ class Run:
             **algorithm.episodes.figures(),
         }
 
+    def _evaluate(self, last: dict[str, Any]) -> None:
+        """An evaluation beside the iteration; it takes part of the run's time like one inside of it."""
+        before, started = self.algorithm.seconds, time.perf_counter()
+        last["evaluation"] = self.algorithm.evaluate()
+        last["time_total_s"] = self.algorithm.seconds = before + time.perf_counter() - started
+
     def _open(self, sinks: list[Sink], kept: list[dict[str, Any]]) -> None:
         sinks.append(JsonLines(self.folder / "metrics.jsonl", kept))
         if "csv" in self.experiment.loggers:
@@ -218,9 +232,19 @@ class Run:
             if name == _CONFIRMED and self.experiment.confirm:
                 confirmation = figures.get(f"evaluation/{name}")
                 value = None if value is None or confirmation is None else min(value, confirmation)
+            if name == _TIME:
+                self._tell_if_long(figures.get("time_this_iter_s", 0.0), threshold)
             if value is not None and value >= threshold:
                 return f"{name} reached {threshold:g}"
         return ""
+
+    def _tell_if_long(self, seconds: float, limit: float) -> None:
+        if not self._told_long and seconds > max(_LONG_S, _LONG_ITERATION * limit):
+            self._told_long = True
+            log.warning(
+                "an iteration takes %.3g s, and a run ends after a whole one, so %s may exceed its limit of %g; "
+                "a smaller train_batch_size makes iterations shorter", seconds, _TIME, limit,
+            )  # fmt: skip
 
     def _is_to_be_confirmed(self, last: dict[str, Any]) -> bool:
         """Whether an evaluation is to show that the return is real. By iterations, so that a resumed run ends alike."""
@@ -235,14 +259,22 @@ class Run:
         if self._saved_at != self.algorithm.iteration:
             if not self.folder.is_dir():  # saving would make it anew, with nothing else in it
                 raise RunError(f"the run folder {self.folder} was deleted or moved during training")
+            started = time.monotonic()
             self.algorithm.save(self.checkpoints)
             self._saved_at = self.algorithm.iteration
             self._drop_old_checkpoints()
+            self._put_off_saving(time.monotonic() - started)
         return path
+
+    def _put_off_saving(self, took: float = 0.0) -> None:
+        """By the clock, the next checkpoint is due after a while; later, if the last one took long."""
+        if every := self.experiment.checkpoint_every_s:
+            self._save_due = time.monotonic() + max(every, took / _SAVING_SHARE)
 
     def _checkpoint_if_due(self, result: dict[str, Any], requested: bool) -> None:
         frequency = self.experiment.checkpoint_freq
-        if requested or (frequency and self.algorithm.iteration % frequency == 0):
+        by_clock = time.monotonic() >= self._save_due
+        if requested or by_clock or (frequency and self.algorithm.iteration % frequency == 0):
             value = result["episode_return_mean"]
             if not math.isnan(value) and (self._best is None or value >= self._best[0]):
                 self._best = (value, self.algorithm.iteration)

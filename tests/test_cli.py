@@ -464,6 +464,39 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Pat
     assert numbers == list(range(1, last + 1))
 
 
+def test_an_environment_that_crashes_the_program_loses_little(tmp_path: Path) -> None:
+    """Without workers its end is the program's. Checkpoints are written by the clock, without being asked for."""
+    body = f"""
+      env: tests.probes:Crashing
+      checkpoint_every_s: 0.01
+      stop: {{training_iteration: 60}}
+      config: {{num_envs: 4, train_batch_size: 40, num_workers: 0, env_config: {{folder: {tmp_path}}}}}
+    """
+    (tmp_path / "crash.yml").write_text(f"whole:{body.replace('every_s: 0.01', 'every_s: 0')}\ncrashed:{body}")
+    crashed = tmp_path / "results" / "crashed"
+
+    def saved() -> list[Path]:
+        return list(crashed.glob("*/checkpoints/checkpoint_*"))
+
+    running = start(tmp_path, "-f", "crash.yml")
+    wait_for(saved)
+    (tmp_path / "crash").touch()
+    running.communicate(timeout=100)
+    assert running.returncode == 7
+    (tmp_path / "crash").unlink()
+    (folder,) = crashed.glob("*")
+    newest = max(int(path.name[-6:]) for path in saved())
+    again = start(tmp_path, "--resume", str(folder), "--trust")
+    _, err = again.communicate(timeout=100)
+    assert again.returncode == 0
+    assert f"went on from iteration {newest}" in err
+    (whole,) = (tmp_path / "results" / "whole").glob("*")
+    assert [path.name for path in checkpoints_in(whole / "checkpoints")] == ["checkpoint_000060"]
+    for name in ("weights.safetensors", "optimizer.safetensors", "envs.safetensors"):
+        ours, theirs = (run / "checkpoints" / "checkpoint_000060" / name for run in (folder, whole))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+
+
 def test_a_disk_that_takes_no_more(tmp_path: Path) -> None:
     """The system refuses files beyond 30 KB, as a full disk would: the second of a checkpoint's files does not fit."""
 

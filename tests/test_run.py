@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,52 @@ def test_keep_checkpoints_keeps_the_last_and_the_best(tmp_path: Path) -> None:
     assert kept[-2:] == [11, 12]
     assert len(kept) <= 3
     assert max(scores[number] for number in kept) == best
+
+
+def test_checkpoints_by_the_clock_change_nothing_else(tmp_path: Path) -> None:
+    never = make(tmp_path, checkpoint_every_s=0, stop={"training_iteration": 12})
+    never.train()
+    often = make(tmp_path, checkpoint_every_s=1e-6, keep_checkpoints=2, stop={"training_iteration": 12})
+    seen: set[str] = set()
+    often.train(lambda _: seen.update(path.name for path in checkpoints_in(often.checkpoints)))
+    assert len(checkpoints_in(never.checkpoints)) == 1
+    assert seen
+    assert len(checkpoints_in(often.checkpoints)) <= 3
+    assert weights(never) == weights(often)
+    timed = ("_s", "stages_s", "learner")
+    for ours, theirs in zip(lines(never), lines(often), strict=True):
+        assert {k: v for k, v in ours.items() if not k.endswith(timed)} == {
+            k: v for k, v in theirs.items() if not k.endswith(timed)
+        }
+        assert ours["learner"] == theirs["learner"]
+
+
+def test_by_default_it_is_saved_every_five_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is moved on by hand: 100 s per iteration."""
+    run = make(tmp_path, stop={"training_iteration": 8})
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + 100.0 * run.algorithm.iteration)
+    run.train()
+    assert [int(path.name[-6:]) for path in checkpoints_in(run.checkpoints)] == [3, 6, 8]
+
+
+def test_a_limit_on_time_says_so_where_iterations_are_long(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    body = {"env": probes.Walk, "config": {"env_config": {"sleep": 0.03}}}
+    run = make(tmp_path, stop={"time_total_s": 0.5}, **body)
+    assert run.train() == "time_total_s reached 0.5"
+    assert len(lines(run)) == 1
+    assert "a run ends after a whole one, so time_total_s may exceed its limit of 0.5" in caplog.text
+
+
+def test_evaluations_beside_an_iteration_count_as_time(tmp_path: Path) -> None:
+    body = {"env": probes.Walk, "config": {"env_config": {"sleep": 0.001}, "evaluation_duration": 10}}
+    run = make(tmp_path, stop={"training_iteration": 2}, **body)
+    (run.folder / "control" / "evaluate").touch()
+    run.train()
+    first, second = lines(run)
+    evaluated = second["time_total_s"] - first["time_this_iter_s"] - second["time_this_iter_s"]
+    assert evaluated > 0.1
+    assert evaluated >= second["stages_s"]["evaluate"]
 
 
 def test_checkpoint_at_end_can_be_switched_off(tmp_path: Path) -> None:
