@@ -185,6 +185,11 @@ class AlgorithmConfig(Settings):
         description="ALE/… ids: play through ale-py's vector with its preprocessing (84 × 84 grey, 4 frames stacked, "
         "skip of 4, no-op starts); env_config then holds the arguments of AtariVectorEnv.",
     )
+    fire_on_reset: bool = Field(
+        False,
+        description="With atari_preprocessing: FIRE is pressed after each lost life too, in place of the next action "
+        "(ale-py presses it when a game starts): for Breakout and other games that wait for it.",
+    )
     normalize_observations: bool = Field(
         False,
         description="Shift and scale observations by the mean and deviation seen so far (of images: their mean, one "
@@ -251,6 +256,11 @@ class AlgorithmConfig(Settings):
         0, description="Processes that evaluate; 0 evaluates in the program itself."
     )
     evaluation_explore: bool = Field(False, description="Whether actions are drawn at random in evaluations.")
+    evaluation_max_episode_steps: Positive | Literal["auto"] | None = Field(
+        "auto",
+        description="Truncate evaluation episodes after this many steps; auto: Atari games after 5 minutes (18,000 "
+        "frames: 4,500 steps), as in Bellemare et al. (2013) and Mnih et al. (2015), others not; null: never.",
+    )
 
     # the rest
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Where all randomness of the run comes from.")

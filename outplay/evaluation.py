@@ -25,17 +25,28 @@ class Evaluator:
         return self._version
 
     def evaluate(
-        self, weights: Weights, number: int, duration: int, unit: str, explore: bool, task: Any = None
+        self,
+        weights: Weights,
+        number: int,
+        duration: int,
+        unit: str,
+        explore: bool,
+        task: Any = None,
+        longest: int | None = None,
     ) -> dict[str, Any]:
-        """Figures over `duration` episodes or timesteps; `number` tells this evaluation's seeds from others'."""
+        """Figures over `duration` episodes or timesteps; `number` tells this evaluation's seeds from others'.
+
+        Episodes are truncated after `longest` steps; how many, is among the figures.
+        """
         results: list[EpisodeResults] = []
         if unit == "episodes":
             sizes = [min(_SIDE_BY_SIDE, duration - begun) for begun in range(0, duration, _SIDE_BY_SIDE)]
-            jobs = [(weights, (number, i), size, None, explore, task) for i, size in enumerate(sizes)]
+            jobs = [(weights, (number, i), size, None, explore, task, longest) for i, size in enumerate(sizes)]
             results = self._pool.call_each("play", jobs)
         else:
             while (left := duration - sum(result.steps for result in results)) > 0:
-                results += self._pool.call_each("play", [(weights, (number, len(results)), 1, left, explore, task)])
+                job = (weights, (number, len(results)), 1, left, explore, task, longest)
+                results += self._pool.call_each("play", [job])
         whole = [result for result in results if result.finished]
         returns = [value for result in whole for value in result.returns]
         lengths = [length for result in whole for length in result.lengths]
@@ -44,6 +55,8 @@ class Evaluator:
             "episodes": len(returns),
             "timesteps": sum(result.steps for result in results),
         }
+        if truncated := sum(result.truncated for result in whole):
+            figures["episodes_truncated"] = truncated
         if not whole:  # the steps were over before an episode was: what it had by then
             figures["cut_off"] = results[0].returns[0]
         return figures

@@ -79,6 +79,7 @@ class EpisodeResults:
     lengths: list[int] = field(default_factory=list)
     steps: int = 0
     finished: bool = True  # no episode was cut off
+    truncated: int = 0  # episodes that were ended at the evaluation's own limit
 
 
 @contextmanager
@@ -161,8 +162,12 @@ class RolloutWorker:
         most_steps: int | None,
         explore: bool,
         task: Any = None,
+        longest: int | None = None,
     ) -> EpisodeResults:
-        """Play this many episodes side by side, on seeds of their own; or stop after `most_steps` steps in all."""
+        """Play this many episodes side by side, on seeds of their own; or stop after `most_steps` steps in all.
+
+        An episode ends after `longest` steps.
+        """
         self.load(weights)
         # Where environments step in threads, half of them step while the policy acts for the other half.
         sizes = split_envs(episodes, 2 if self.spec.env.is_atari else 1)
@@ -181,6 +186,7 @@ class RolloutWorker:
                         most_steps,
                         explore,
                         task,
+                        longest,
                     )
                     for part, vector in enumerate(self._evaluation[episodes])
                 ]
@@ -190,6 +196,7 @@ class RolloutWorker:
             [length for part in parts for length in part.lengths],
             sum(part.steps for part in parts),
             all(part.finished for part in parts),
+            sum(part.truncated for part in parts),
         )
 
     def get_policy(self) -> Policy:
@@ -215,6 +222,7 @@ def playing_episodes(
     most_steps: int | None,
     explore: bool,
     task: Any = None,
+    longest: int | None = None,
 ) -> Generator[None, None, EpisodeResults]:
     """One episode in each lane, or fewer steps in all: then it is not `finished`."""
     lanes = vector.num_envs
@@ -223,6 +231,7 @@ def playing_episodes(
     observations = vector.reset(np.ones(lanes, bool), seeds, None if task is None else [task] * lanes)
     playing = np.ones(lanes, bool)
     returns, lengths = np.zeros(lanes), np.zeros(lanes, np.int64)
+    cut = 0
     state = policy.initial_state(lanes)
     while playing.any() and (most_steps is None or lengths.sum() < most_steps):
         actions, state, _ = policy.act(observations, state, explore, rng)
@@ -233,9 +242,16 @@ def playing_episodes(
         returns += rewards * playing
         lengths += playing
         playing &= ~(terminated | truncated)
+        if longest is not None:
+            too_long = playing & (lengths >= longest)
+            playing &= ~too_long
+            cut += int(too_long.sum())
         if playing.any() and lengths.max() >= LONGEST_EPISODE:
-            raise EnvError(f"an episode has not ended after {LONGEST_EPISODE:,} steps; set max_episode_steps")
-    return EpisodeResults(returns.tolist(), lengths.tolist(), int(lengths.sum()), not playing.any())
+            raise EnvError(
+                f"an episode has not ended after {LONGEST_EPISODE:,} steps; set max_episode_steps, or for evaluations "
+                "alone evaluation_max_episode_steps"
+            )
+    return EpisodeResults(returns.tolist(), lengths.tolist(), int(lengths.sum()), not playing.any(), cut)
 
 
 class WorkerSet:

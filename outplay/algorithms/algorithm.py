@@ -44,6 +44,7 @@ AnyLearner = Learner[Any]
 
 # An environment whose step takes longer than this is better stepped in several processes.
 _WORTH_WORKERS = 100e-6
+_ATARI_EVALUATION_FRAMES = 18_000  # 5 minutes of play
 
 
 class Algorithm:
@@ -90,6 +91,7 @@ class Algorithm:
             self.config.frame_stack,
             self.config.atari_preprocessing,
             self.config.env_step_timeout_s,
+            self.config.fire_on_reset,
         )
         self.probe = probe_env(self.env_spec, self.config.seed)
         self._resolve()
@@ -117,6 +119,8 @@ class Algorithm:
         config, probe = self.config, self.probe
         if config.num_gpus and not torch.cuda.is_available():
             raise ConfigError("num_gpus is 1, but torch finds no GPU; set num_gpus: 0")
+        if config.fire_on_reset and not self.env_spec.is_atari:
+            raise ConfigError("fire_on_reset is for ALE/… games with atari_preprocessing, and this is none of them")
         if config.learner_threads == "auto":
             threads = count_cpus() if any(leaf.is_image for leaf in probe.leaves) else 1
             self.config = config = config.model_copy(update={"learner_threads": threads})
@@ -356,7 +360,14 @@ class Algorithm:
                 self.config.evaluation_duration_unit,
                 self.config.evaluation_explore,
                 self._task,
+                self._longest_evaluation_episode(),
             )
+
+    def _longest_evaluation_episode(self) -> int | None:
+        limit = self.config.evaluation_max_episode_steps
+        if limit != "auto":
+            return limit
+        return _ATARI_EVALUATION_FRAMES // self.env_spec.frame_skip if self.env_spec.is_atari else None
 
     # Acting.
 

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("outplay")
 
 # What EnvGroups are made from: only where these are the same can their state be restored.
-_OF_GROUPS = ("seed", "env_config", "max_episode_steps", "frame_stack", "atari_preprocessing", "batch_mode")
+_OF_GROUPS = (
+    "seed",
+    "env_config",
+    "max_episode_steps",
+    "frame_stack",
+    "atari_preprocessing",
+    "fire_on_reset",
+    "batch_mode",
+)
 
 
 def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoint:
@@ -70,7 +78,8 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
     config = algorithm.get_config()
-    changed = [name for name in _OF_GROUPS if config[name] != state["config"].get(name)]
+    before = {"fire_on_reset": False, **state["config"]}  # checkpoints of 0.2.0 do not have it
+    changed = [name for name in _OF_GROUPS if config[name] != before.get(name)]
     if states and [s.lanes for s in states] != algorithm.group_sizes:
         changed.append("the EnvGroups")
     if changed:

@@ -58,6 +58,7 @@ class EnvSpec:
     frame_stack: int = 1
     atari_preprocessing: bool = True
     step_timeout_s: float | None = None
+    fire_on_reset: bool = False
 
     @property
     def is_atari(self) -> bool:
@@ -67,6 +68,11 @@ class EnvSpec:
     @property
     def is_envpool(self) -> bool:
         return self.factory is None and self.name.startswith("envpool/")
+
+    @property
+    def frame_skip(self) -> int:
+        """Frames per step of ale-py's own vector."""
+        return int(self.env_config.get("frameskip", 4))
 
     @property
     def stacked_frames(self) -> int:

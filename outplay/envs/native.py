@@ -115,6 +115,9 @@ class AtariVector:
         self.observation_space: gymnasium.Space[Any] = self._parts[0].single_observation_space
         self.action_space: gymnasium.Space[Any] = self._parts[0].single_action_space
         self.leaves = spaces.leaves(self.observation_space)
+        self._fire = _fire_action(self._parts[0]) if spec.fire_on_reset else None
+        self._lives = np.zeros(num_envs, np.int64)
+        self._life_lost = np.zeros(num_envs, bool)
         forgets = options["game"] in _FORGETFUL and not options["repeat_action_probability"]
         self.episodes_per_seed = _ATARI_EPISODES_PER_SEED if forgets else 1
         self._started = False
@@ -132,15 +135,21 @@ class AtariVector:
             for part in self._begun:
                 self._parts[part].recv()
             self._begun = None
+        self._life_lost[lanes] = False
         if len(self._parts) > 1:
             for lane, seed in zip(np.flatnonzero(lanes).tolist(), seeds, strict=True):
-                self._observations[lane] = self._parts[lane].reset(seed=_atari_seeds([seed]))[0][0]
+                observation, info = self._parts[lane].reset(seed=_atari_seeds([seed]))
+                self._observations[lane], self._lives[lane] = observation[0], info["lives"][0]
             return (self._observations,)
         options = {"reset_mask": np.asarray(lanes, bool)} if self._started else None
         self._started = True
-        return (self._parts[0].reset(seed=_atari_seeds(seeds), options=options)[0],)
+        observations, info = self._parts[0].reset(seed=_atari_seeds(seeds), options=options)
+        self._lives[:] = info["lives"]
+        return (observations,)
 
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
+        if self._fire is not None:
+            actions = np.where(self._life_lost, self._fire, actions)
         self._begun = []
         if len(self._parts) == 1:
             self._parts[0].send(actions)
@@ -155,13 +164,19 @@ class AtariVector:
             self.begin(actions, lanes)
         begun, self._begun = self._begun or [], None
         if len(self._parts) == 1:
-            observations, rewards, terminated, truncated, _ = self._parts[0].recv()
+            observations, rewards, terminated, truncated, info = self._parts[0].recv()
+            self._count_lives(slice(None), info["lives"])
             return (observations,), rewards, terminated, truncated
         for lane in begun:
-            observation, reward, terminated, truncated, _ = self._parts[lane].recv()
+            observation, reward, terminated, truncated, info = self._parts[lane].recv()
+            self._count_lives(slice(lane, lane + 1), info["lives"])
             self._observations[lane] = observation[0]
             self._rewards[lane], self._terminated[lane], self._truncated[lane] = reward[0], terminated[0], truncated[0]
         return (self._observations,), self._rewards, self._terminated, self._truncated
+
+    def _count_lives(self, lanes: slice, lives: Array) -> None:
+        self._life_lost[lanes] = lives < self._lives[lanes]
+        self._lives[lanes] = lives
 
     def get_state(self) -> State | None:
         return None
@@ -174,6 +189,12 @@ class AtariVector:
             part.close()
 
 
+def _fire_action(part: Any) -> int | None:
+    """The number of the action FIRE; None where a game has none, or its actions are continuous."""
+    names = [] if part.continuous else [action.name for action in part.ale.get_action_set()]
+    return names.index("FIRE") if "FIRE" in names else None
+
+
 def _atari_seeds(seeds: Sequence[int | None]) -> Array:
     return np.array([-1 if seed is None else seed for seed in seeds], np.int64)
 
@@ -183,7 +204,7 @@ def _atari_options(spec: EnvSpec) -> dict[str, Any]:
 
     gymnasium.register_envs(ale_py)
     registered = dict(gymnasium.spec(spec.name).kwargs)
-    frames = (spec.max_episode_steps or 0) * int(spec.env_config.get("frameskip", 4))
+    frames = (spec.max_episode_steps or 0) * spec.frame_skip
     return {
         "game": registered["game"],
         "repeat_action_probability": registered.get("repeat_action_probability", 0.0),

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import outplay
 from outplay import PPO, ConfigError, pretty_print
@@ -132,6 +133,38 @@ def test_evaluation_by_episodes(process_engine: None, num_workers: int) -> None:
         assert first == trainer.evaluate()
     with PPO(env=probes.Walk, config={**config, "evaluation_num_workers": 0}) as alone:
         assert first == alone.evaluate()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_evaluation_episodes_are_truncated_at_their_limit(process_engine: None, num_workers: int) -> None:
+    config = {**CONFIG, "evaluation_max_episode_steps": 2, "evaluation_num_workers": num_workers}
+    with PPO(env=probes.Walk, config=config) as trainer:
+        figures = trainer.evaluate()
+        assert (figures["episodes"], figures["episode_len_mean"]) == (10, 2)
+        assert figures["episodes_truncated"] == 10
+    with PPO(env=probes.Walk, config=CONFIG) as trainer:
+        assert trainer.evaluate()["episode_len_mean"] > 2
+        assert "episodes_truncated" not in trainer.evaluate()
+
+
+def test_an_evaluation_of_an_atari_game_is_bounded() -> None:
+    """Doing nothing in Breakout would otherwise go on for 27,000 steps."""
+    model = {"conv_filters": [[4, 8, 8]], "fcnet_hiddens": [8], "use_bias": False}
+    config = {"num_envs": 2, "num_workers": 0, "evaluation_duration": 1, "model": model}
+    with PPO(env="ALE/Breakout-v5", config=config) as trainer:
+        with torch.no_grad():
+            trainer.policy.flat.zero_()  # all actions are equally likely, and the first is to do nothing
+        figures = trainer.evaluate()
+        assert figures["timesteps"] == 4500
+        assert figures["episodes_truncated"] == 1
+    with PPO(env="ALE/Breakout-v5", config={**config, "fire_on_reset": True}) as trainer:
+        with torch.no_grad():
+            trainer.policy.flat.zero_()
+        figures = trainer.evaluate()
+        assert figures["timesteps"] < 1000
+        assert "episodes_truncated" not in figures
+    with pytest.raises(ConfigError, match=r"fire_on_reset is for ALE/… games with atari_preprocessing"):
+        PPO(env="CartPole-v1", config={"fire_on_reset": True})
 
 
 def test_evaluation_by_timesteps() -> None:

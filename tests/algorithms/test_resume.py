@@ -105,22 +105,24 @@ def test_an_iteration_that_fails_can_be_tried_again() -> None:
         assert failing.policy.flat.equal(whole.policy.flat)
 
 
-def test_atari_is_rebuilt_from_its_actions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("env", "more"), [("ALE/Pong-v5", {}), ("ALE/Breakout-v5", {"fire_on_reset": True})])
+def test_atari_is_rebuilt_from_its_actions(tmp_path: Path, env: str, more: dict[str, Any]) -> None:
     config = {
+        **more,
         "num_envs": 2, "num_env_groups": 1, "num_workers": 0, "train_batch_size": 40, "num_sgd_iter": 1,
         "learner_threads": 1,
         "model": {"conv_filters": [[8, 8, 4], [8, 4, 2]], "fcnet_hiddens": [16], "precision": "bfloat16"},
         "normalize_observations": True,
         "max_episode_steps": 70,
     }  # fmt: skip
-    with PPO(env="ALE/Pong-v5", config=config) as whole:
+    with PPO(env=env, config=config) as whole:
         for _ in range(6):
             whole.train()
-    with PPO(env="ALE/Pong-v5", config=config) as first:
+    with PPO(env=env, config=config) as first:
         for _ in range(4):
             first.train()
         path = first.save(tmp_path)
-    with PPO(env="ALE/Pong-v5", config=config) as second:
+    with PPO(env=env, config=config) as second:
         second.restore(path)
         for _ in range(2):
             second.train()

@@ -16,15 +16,17 @@ from tests.algorithms.test_placement import CASES, SMALL, train
 
 
 @pytest.mark.slow
-def test_atari_is_the_same_with_any_number_of_workers(process_engine: None) -> None:
+@pytest.mark.parametrize(("env", "more"), [("ALE/Pong-v5", {}), ("ALE/Breakout-v5", {"fire_on_reset": True})])
+def test_atari_is_the_same_with_any_number_of_workers(process_engine: None, env: str, more: dict[str, Any]) -> None:
     config = {
+        **more,
         "num_envs": 4, "train_batch_size": 64, "num_sgd_iter": 1, "sgd_minibatch_size": 64, "learner_threads": 1,
         "model": {"conv_filters": [[8, 8, 4], [8, 4, 2]], "fcnet_hiddens": [16], "precision": "bfloat16"},
         "normalize_observations": True,
     }  # fmt: skip
     found = set()
     for num_workers in (0, 2):
-        with PPO(env="ALE/Pong-v5", config={**config, "num_workers": num_workers}) as trainer:
+        with PPO(env=env, config={**config, "num_workers": num_workers}) as trainer:
             for _ in range(2):
                 trainer.train()
             found.add(trainer.policy.flat.numpy().tobytes())

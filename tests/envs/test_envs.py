@@ -18,7 +18,7 @@ from outplay import PG, PPO, EnvError
 from outplay.envs import EnvGroup, EnvSpec, GroupState, find_env, has_native_vector, make_vector, probe_env, split_envs
 from outplay.envs.check import check_env
 from outplay.envs.lookup import is_import_path
-from outplay.envs.native import _FORGETFUL
+from outplay.envs.native import _FORGETFUL, AtariVector
 from outplay.envs.pong import PongDifference
 from tests import probes
 
@@ -162,6 +162,7 @@ VECTORS = {
     "Python": EnvSpec("walk", probes.Walk, {"length": 12}),
     "CartPole": EnvSpec("CartPole-v1", max_episode_steps=30),
     "Atari": EnvSpec("ALE/Pong-v5", None, {"repeat_action_probability": 0.25}, max_episode_steps=40),
+    "Atari with FIRE": EnvSpec("ALE/Breakout-v5", max_episode_steps=40, fire_on_reset=True),
     "Pong as differences": EnvSpec(
         "PongDifference", PongDifference, {"repeat_action_probability": 0.25}, max_episode_steps=40
     ),
@@ -245,8 +246,29 @@ def _all(step: Any) -> list[np.ndarray]:
     return [*observations, *rest]
 
 
-def test_games_apart_are_the_same_and_those_that_wait_do_not_move() -> None:
-    spec = VECTORS["Atari"]
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(("fire", "lives"), [(False, {4}), (True, {0})])
+def test_breakout_goes_on_after_a_lost_life_if_fire_is_pressed(apart: bool, fire: bool, lives: set[int]) -> None:
+    """A player who does nothing at all loses one ball, and then waits for ever; or loses all five."""
+    vector = make_vector(EnvSpec("ALE/Breakout-v5", fire_on_reset=fire), 2, apart=apart)
+    assert isinstance(vector, AtariVector)
+    vector.reset(np.ones(2, bool), [0, 1])
+    playing, ended = np.ones(2, bool), np.zeros(2, np.int64)
+    for t in range(1, 400):
+        _, _, terminated, _ = vector.step(np.zeros(2, np.int64), playing)
+        ended[terminated & playing] = t
+        playing &= ~terminated
+        if not playing.any():
+            break
+    assert (ended > 0).all() == fire
+    if apart:
+        assert set(vector._lives.tolist()) == lives
+    assert isinstance(make_vector(EnvSpec("ALE/Freeway-v5", fire_on_reset=True), 1), AtariVector)  # it has no FIRE
+
+
+@pytest.mark.parametrize("name", ["Atari", "Atari with FIRE"])
+def test_games_apart_are_the_same_and_those_that_wait_do_not_move(name: str) -> None:
+    spec = VECTORS[name]
     together, apart = make_vector(spec, 3, 2), make_vector(spec, 3, 2, apart=True)
     assert play(together, 60) == play(apart, 60)
     apart.reset(np.ones(3, bool), [0, 1, 2])
