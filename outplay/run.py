@@ -157,8 +157,7 @@ class Run:
             if self.experiment.checkpoint_at_end or self._stop_requested:
                 self.save()
             if self.experiment.video_at_end and not self._stop_requested:
-                self.video = self.folder / "videos" / f"{name_of(self.algorithm.iteration)}.mp4"
-                record_video(self.algorithm.env_spec, self.algorithm.policy, self.video, self.algorithm.config.seed)
+                self._record_video()
             self._beat("stopped" if self._stop_requested else "finished", last, force=True)
         except Exception as error:
             self._after_failure(last, error)
@@ -205,6 +204,22 @@ class Run:
             "time_total_s": algorithm.seconds,
             **algorithm.episodes.figures(),
         }
+
+    def _record_video(self) -> None:
+        """A run without its video is finished all the same."""
+        path = self.folder / "videos" / f"{name_of(self.algorithm.iteration)}.mp4"
+        try:
+            record_video(
+                self.algorithm.env_spec,
+                self.algorithm.policy,
+                path,
+                self.algorithm.config.seed,
+                longest=self.algorithm.longest_evaluation_episode,
+            )
+        except OutplayError as error:
+            log.warning("there is no video: %s", error)
+        else:
+            self.video = path
 
     def _evaluate(self, last: dict[str, Any]) -> None:
         """An evaluation beside the iteration; it takes part of the run's time like one inside of it."""

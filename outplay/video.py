@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes.util
+import importlib.util
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,78 +20,129 @@ from outplay.errors import ConfigError, EnvError, RunError
 from outplay.policies import Policy
 from outplay.streams import seed_for, stream
 
+Frames = Generator[tuple[np.ndarray, float, float], None, None]  # a picture, its reward, frames per second
+
 _FORMATS = (".mp4", ".mkv", ".mov", ".webm", ".avi", ".gif")
 _LONGEST = 20_000  # frames
 _SMALLEST = 320  # pixels: smaller pictures are enlarged
+_WITHOUT_A_DISPLAY = "no display: MuJoCo may need MUJOCO_GL=egl (or osmesa), pygame SDL_VIDEODRIVER=dummy"
 
 
-def record_video(spec: EnvSpec, policy: Policy, path: Path, seed: int, explore: bool = False) -> float:
-    """Play one episode and write it to `path`; the episode's return."""
+def check_video(path: Path) -> None:
+    """Whether a video can be written at all, before anything is played for it."""
     if path.suffix.lower() not in _FORMATS:
         raise ConfigError(f"--video {path}: the file's name must end in {', '.join(_FORMATS)}")
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise RunError("videos need imageio-ffmpeg: pip install 'outplay[video]'") from error
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame needs no screen for this
+    if importlib.util.find_spec("imageio_ffmpeg") is None:
+        raise RunError("videos need imageio-ffmpeg: pip install 'outplay[video]'")
+
+
+def record_video(
+    spec: EnvSpec, policy: Policy, path: Path, seed: int, explore: bool = False, longest: int | None = None
+) -> float:
+    """Play one episode, or `longest` steps of it, and write it to `path`; the episode's return."""
+    check_video(path)
+    import imageio_ffmpeg
+
+    if spec.is_envpool:
+        raise EnvError(
+            f"environment {spec.name!r} cannot be filmed: EnvPool does not draw pictures of its environments"
+        )
     total = 0.0
     writer: Any = None
     frames = _play_atari(spec, policy, seed, explore) if spec.is_atari else _play(spec, policy, seed, explore)
     partial = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for number, (frame, reward, fps) in enumerate(frames):
-            total += reward
-            picture = _enlarged(frame)
-            if writer is None:
-                height, width = picture.shape[:2]
-                writer = imageio_ffmpeg.write_frames(str(partial), (width, height), fps=fps, macro_block_size=2)
-                writer.send(None)
-            writer.send(np.ascontiguousarray(picture))
-            if number >= _LONGEST:
-                break
+        with _without_a_display(), closing(frames):
+            for number, (frame, reward, fps) in enumerate(frames):
+                total += reward
+                picture = _enlarged(frame)
+                if writer is None:
+                    height, width = picture.shape[:2]
+                    writer = imageio_ffmpeg.write_frames(str(partial), (width, height), fps=fps, macro_block_size=2)
+                    writer.send(None)
+                writer.send(np.ascontiguousarray(picture))
+                if number >= (longest or _LONGEST):
+                    break
         if writer is not None:
             writer.close()
         partial.replace(path)
     except OSError as error:
         raise RunError(f"the video {path} cannot be written: {error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
     return total
 
 
-def _play(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Iterator[tuple[np.ndarray, float, float]]:
+@contextmanager
+def _without_a_display() -> Iterator[None]:
+    """MuJoCo is told how to draw without one. That must be before its first attempt: one that fails ends the process.
+
+    pygame finds out by itself. SDL_VIDEODRIVER=dummy is not set: highway-env takes it as a wish for black pictures.
+    """
+    found = None
+    if sys.platform == "linux" and not has_display() and "MUJOCO_GL" not in os.environ:
+        libraries = {"EGL": "egl", "OSMesa": "osmesa"}
+        found = next((name for library, name in libraries.items() if ctypes.util.find_library(library)), None)
+    if found is None:
+        yield
+        return
+    os.environ["MUJOCO_GL"] = found
+    try:
+        yield
+    finally:
+        del os.environ["MUJOCO_GL"]
+
+
+def has_display() -> bool:
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _play(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Frames:
     env = spec.make(render_mode="rgb_array")
     fps = float(env.metadata.get("render_fps") or 30)
     rng = stream(seed, "video")
     try:
-        observation, _ = env.reset(seed=seed_for(seed, "video"))
-        yield _rendered(env, spec), 0.0, fps
+        with _told(spec):
+            observation, _ = env.reset(seed=seed_for(seed, "video"))
+            picture = _rendered(env)
+        yield picture, 0.0, fps
         ended = False
         while not ended:
             row = spaces.empty(policy.leaves, 1)
             spaces.write(observation, policy.leaves, row, 0)
             actions, _, _ = policy.act(row, {}, explore, rng)
-            observation, reward, terminated, truncated, _ = env.step(policy.to_env(actions)[0])
+            with _told(spec):
+                observation, reward, terminated, truncated, _ = env.step(policy.to_env(actions)[0])
+                picture = _rendered(env)
             ended = bool(terminated or truncated)
-            yield _rendered(env, spec), float(reward), fps
+            yield picture, float(reward), fps
     finally:
-        env.close()
+        with _told(spec):
+            env.close()
 
 
-def _rendered(env: Any, spec: EnvSpec) -> np.ndarray:
+@contextmanager
+def _told(spec: EnvSpec) -> Iterator[None]:
+    """What goes wrong while an environment draws is one sentence, with what may help."""
     try:
-        frame = env.render()
+        yield
     except Exception as error:
-        raise EnvError(f"environment {spec.name!r} cannot be rendered: {type(error).__name__}: {error}") from error
+        hint = "" if has_display() else f" ({_WITHOUT_A_DISPLAY})"
+        raise EnvError(f"environment {spec.name!r} cannot be filmed: {type(error).__name__}: {error}{hint}") from error
+
+
+def _rendered(env: Any) -> np.ndarray:
+    frame = env.render()
     if isinstance(frame, list):
         frame = frame[-1] if frame else None
     if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-        raise EnvError(f"environment {spec.name!r} cannot be rendered: render() must return an RGB array")
+        raise TypeError(f"render() must return an RGB array, not {type(frame).__name__}")
     return frame.astype(np.uint8)
 
 
-def _play_atari(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Iterator[tuple[np.ndarray, float, float]]:
+def _play_atari(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Frames:
     """The policy sees small grey frames; a twin on the same seed and actions shows the game in colour."""
     game = make_vector(spec, 1)
     colour = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}

@@ -360,10 +360,12 @@ class Algorithm:
                 self.config.evaluation_duration_unit,
                 self.config.evaluation_explore,
                 self._task,
-                self._longest_evaluation_episode(),
+                self.longest_evaluation_episode,
             )
 
-    def _longest_evaluation_episode(self) -> int | None:
+    @property
+    def longest_evaluation_episode(self) -> int | None:
+        """`evaluation_max_episode_steps`, or what `auto` means here."""
         limit = self.config.evaluation_max_episode_steps
         if limit != "auto":
             return limit
