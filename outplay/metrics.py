@@ -24,13 +24,16 @@ class Timers:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self.stage = ""  # that runs now
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
         started = time.perf_counter()
+        before, self.stage = self.stage, stage
         try:
             yield
         finally:
+            self.stage = before
             self.add(stage, time.perf_counter() - started)
 
     def add(self, stage: str, seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,39 @@ class Crashing(Walk):
         if (self.folder / "crash").exists():
             os._exit(7)
         return super().step(action)
+
+
+class Noisy(Walk):
+    """Prints and warns whenever it is made, reset or stepped: from Python, and past it as native code does."""
+
+    def __init__(self, length: int = 40, sleep: float = 0.0) -> None:
+        super().__init__(length, sleep)
+        print("made, says Python")
+        os.write(1, b"compiled, says C\n")
+        os.write(2, b"no window, says C\n")
+        warnings.warn("this is old", stacklevel=1)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        print("reset, says Python")
+        return super().reset(seed=seed)
+
+
+class Drawn(Walk):
+    """Draws as highway-env does, black with SDL_VIDEODRIVER=dummy; and notes how MuJoCo would have been told to."""
+
+    notes: list[str | None] = []  # of all of them
+
+    def __init__(self, flaw: str = "", render_mode: str | None = None) -> None:
+        super().__init__()
+        self.flaw, self.render_mode = flaw, render_mode
+
+    def render(self) -> Any:
+        self.notes.append(os.environ.get("MUJOCO_GL"))
+        if self.flaw == "raises":
+            raise RuntimeError("no pencil")
+        if self.flaw == "draws nothing":
+            return None
+        return np.full((64, 64, 3), 0 if os.environ.get("SDL_VIDEODRIVER") == "dummy" else 200, np.uint8)
 
 
 class Restless(Walk):

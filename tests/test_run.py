@@ -455,6 +455,41 @@ def test_an_environment_that_raises_costs_only_the_iteration(tmp_path: Path) -> 
     assert len(read_metrics(run.folder / "metrics.jsonl")[0]) == done
 
 
+def test_a_learner_that_fails_costs_only_the_iteration(tmp_path: Path) -> None:
+    """The learning rate explodes after the fourth iteration; what came before it is kept, and can be gone on from."""
+    steady = {"lr": 1e-3, "grad_clip": None}
+    whole = make(tmp_path / "whole", env="Pendulum-v1", stop={"training_iteration": 6}, config=steady)
+    whole.train()
+    run = make(
+        tmp_path,
+        env="Pendulum-v1",
+        stop={"training_iteration": 6},
+        config={**steady, "lr_schedule": [[0, 1e-3], [160, 1e-3], [161, 1e30]]},
+    )
+    with pytest.raises(RunError):
+        run.train()
+    status = json.loads((run.folder / "status.json").read_text())
+    assert (status["state"], status["training_iteration"]) == ("failed", len(lines(run)))
+    again = Run.resume(run.folder, lambda old: old.model_copy(update={"config": {**old.config, "lr_schedule": None}}))
+    assert again.resumed_from == len(lines(run)) > 0
+    again.train()
+    assert weights(again) == weights(whole)
+
+
+def test_whatever_goes_wrong_what_was_learned_is_kept(tmp_path: Path) -> None:
+    run = make(tmp_path)
+
+    def broken(result: dict[str, Any]) -> None:
+        if result["training_iteration"] == 3:
+            raise ZeroDivisionError("in the user's own code")
+
+    with pytest.raises(ZeroDivisionError):
+        run.train(broken)
+    status = json.loads((run.folder / "status.json").read_text())
+    assert (status["state"], status["error"]) == ("failed", "ZeroDivisionError: in the user's own code")
+    assert Run.resume(run.folder).resumed_from == 3
+
+
 def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
     from outplay import A2C
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+from outplay.cli.output import discard, number, signs_of_life
 from outplay.metrics import running_mean
 from outplay.sinks import as_json as to_json
 
@@ -26,11 +24,11 @@ _CURVE = 60  # characters
 
 
 @contextmanager
-def display(run: Run, as_json: bool) -> Iterator[Show]:
+def display(run: Run, as_json: bool, out: TextIO, err: TextIO) -> Iterator[Show]:
     """The function that is to be called with each result."""
     by_episode = run.experiment.show == "episodes" and not as_json
-    if sys.stdout.isatty() and not as_json and not by_episode:
-        with _panel(run) as show:
+    if out.isatty() and not as_json and not by_episode:
+        with _panel(run, out) as show:
             yield show
         return
 
@@ -44,21 +42,27 @@ def display(run: Run, as_json: bool) -> Iterator[Show]:
             text = to_json(result) if as_json else line(result)
         if not text:  # no episode ended
             return
+        heard()
         try:
-            print(text, flush=True)
+            print(text, file=out, flush=True)
         except BrokenPipeError:  # the reader, `head` perhaps, has seen enough: what was trained is kept
-            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open to the end of the program
+            discard(out)
             run.request_stop("nobody reads the output any more")
 
-    yield show_line
+    def under_way() -> str:
+        stage = run.algorithm.timers.stage
+        return f"after iteration {run.algorithm.iteration}{', ' * bool(stage)}{stage}"
+
+    with signs_of_life(under_way, err) as heard:
+        yield show_line
 
 
 def line(result: dict[str, Any]) -> str:
     """One iteration in one line."""
     mean, least, greatest = (result[f"episode_return_{name}"] for name in ("mean", "min", "max"))
-    returns = "no episode yet" if math.isnan(mean) else f"return {mean:.1f} ({least:.1f} to {greatest:.1f})"
+    returns = "no episode yet" if math.isnan(mean) else f"return {number(mean)} ({number(least)} to {number(greatest)})"
     evaluation = result.get("evaluation")
-    evaluated = "" if evaluation is None else f"  evaluation {evaluation['episode_return_mean']:.1f}"
+    evaluated = "" if evaluation is None else f"  evaluation {number(evaluation['episode_return_mean'])}"
     return (
         f"iteration {result['training_iteration']}  steps {result['timesteps_total']:,}  {returns}  "
         f"{result['env_steps_per_s']:,.0f} steps/s  {result['time_total_s']:.1f} s{evaluated}"
@@ -70,16 +74,17 @@ def episode_lines(result: dict[str, Any], running: float | None) -> tuple[str, f
     lines = []
     for value in result["episode_returns"]:
         running = running_mean(running, value)
-        lines.append(f"batch {result['training_iteration']}, reward {value:g}, running mean {running:.2f}")
+        lines.append(f"batch {result['training_iteration']}, reward {value:g}, running mean {number(running, 2)}")
     return "\n".join(lines), running
 
 
 @contextmanager
-def _panel(run: Run) -> Iterator[Show]:
+def _panel(run: Run, out: TextIO) -> Iterator[Show]:
+    from rich.console import Console
     from rich.live import Live
 
     returns: list[float] = []
-    with Live(_empty(run), refresh_per_second=8, transient=False) as live:
+    with Live(_empty(run), console=Console(file=out), refresh_per_second=8, transient=False) as live:
 
         def show(result: dict[str, Any]) -> None:
             if not math.isnan(result["episode_return_mean"]):
@@ -108,9 +113,9 @@ def _drawn(run: Run, result: dict[str, Any], returns: list[float]) -> Renderable
     facts = Table.grid(padding=(0, 2))
     facts.add_row("iteration", f"{result['training_iteration']:,}", "steps", f"{result['timesteps_total']:,}")
     facts.add_row("episodes", f"{result['episodes_total']:,}", "steps/s", f"{result['env_steps_per_s']:,.0f}")
-    facts.add_row("return", _number(result["episode_return_mean"]), "time", f"{result['time_total_s']:.1f} s")
+    facts.add_row("return", number(result["episode_return_mean"]), "time", f"{result['time_total_s']:.1f} s")
     if "evaluation" in result:
-        facts.add_row("evaluation", _number(result["evaluation"]["episode_return_mean"]))
+        facts.add_row("evaluation", number(result["evaluation"]["episode_return_mean"]))
     goal = Table.grid(padding=(0, 2))
     goal.add_column()
     goal.add_column(width=40)
@@ -121,10 +126,6 @@ def _drawn(run: Run, result: dict[str, Any], returns: list[float]) -> Renderable
         f"{name} {seconds / whole:.0%}" for name, seconds in sorted(stages.items(), key=lambda s: -s[1])
     )
     return Panel(Group(goal, facts, f"return   {sparkline(returns)}", f"stages   {shares}"), title=_title(run))
-
-
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.1f}"
 
 
 def _goal(run: Run) -> str:

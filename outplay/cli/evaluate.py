@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from outplay.errors import ConfigError
+from outplay.cli.output import apart_from_environments, number, signs_of_life
+from outplay.errors import ConfigError, OutplayError
 
 
 def evaluate(
@@ -40,10 +41,11 @@ def evaluate(
     from outplay.results import as_path, results_folder
     from outplay.run import find_saved
     from outplay.sinks import as_json as to_json
-    from outplay.video import record_video
+    from outplay.video import check_video, record_video
 
     if video is not None:
         video = as_path(video)
+        check_video(video)
     folder = find_saved(checkpoint, results_folder(results_dir))
     state = read_state(folder)
     if run is not None and find_algorithm(run).__name__ != state["algorithm"]:
@@ -61,27 +63,49 @@ def evaluate(
         **({} if seed is None else {"seed": seed}),
     }
     folders = map(Path, state["env_folders"] if trust else [])
-    with find_algorithm(state["algorithm"])(env=env or state["env"], config=config, folders=folders) as algorithm:
+    no_video: OutplayError | None = None
+    with (
+        apart_from_environments() as (_, err),
+        signs_of_life(lambda: "evaluating", err),
+        find_algorithm(state["algorithm"])(env=env or state["env"], config=config, folders=folders) as algorithm,
+    ):
         algorithm.load_weights(folder)
         figures = algorithm.evaluate()
         if video is not None:
-            figures["video"] = str(video)
-            figures["video_return"] = record_video(
-                algorithm.env_spec, algorithm.policy, video, algorithm.config.seed, explore
-            )
+            try:
+                figures["video_return"] = record_video(
+                    algorithm.env_spec,
+                    algorithm.policy,
+                    video,
+                    algorithm.config.seed,
+                    explore,
+                    algorithm.longest_evaluation_episode,
+                )
+                figures["video"] = str(video)
+            except OutplayError as error:  # told after the figures, which are good
+                no_video = error
+        limit = algorithm.longest_evaluation_episode
     if as_json:
         typer.echo(json.dumps(json.loads(to_json(figures))))
-        return
-    typer.echo(f"{state['algorithm']} on {state['env']}, iteration {state['training_iteration']} ({folder})")
+    else:
+        typer.echo(f"{state['algorithm']} on {state['env']}, iteration {state['training_iteration']} ({folder})")
+        typer.echo(_sentence(figures, limit))
+        if "video" in figures:
+            typer.echo(f"video {video}: return {number(figures['video_return'], 2)}")
+    if no_video is not None:
+        raise no_video
+
+
+def _sentence(figures: dict[str, Any], limit: int | None) -> str:
     if not figures["episodes"]:
-        typer.echo(
-            f"no episode ended within {figures['timesteps']:,} steps; the return so far is {figures['cut_off']:.2f}"
+        return (
+            f"no episode ended within {figures['timesteps']:,} steps; the return so far is "
+            f"{number(figures['cut_off'], 2)}"
         )
-        return
-    typer.echo(
-        f"{figures['episodes']} episodes, {figures['timesteps']:,} steps: return {figures['episode_return_mean']:.2f} "
-        f"({figures['episode_return_min']:.2f} to {figures['episode_return_max']:.2f}), "
+    mean, least, greatest = (number(figures[f"episode_return_{name}"], 2) for name in ("mean", "min", "max"))
+    truncated = figures.get("episodes_truncated", 0)
+    return (
+        f"{figures['episodes']} episodes, {figures['timesteps']:,} steps: return {mean} ({least} to {greatest}), "
         f"length {figures['episode_len_mean']:.1f}"
+        + (f"; {truncated} truncated at {limit:,} steps (evaluation_max_episode_steps)" if truncated else "")
     )
-    if video is not None:
-        typer.echo(f"video {video}: return {figures['video_return']:.2f}")

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from outplay.run import Run
@@ -20,7 +20,7 @@ _SHOW_CURSOR = b"\x1b[?25h"  # a live panel hides it
 
 
 @contextmanager
-def interruptible(run: Run) -> Iterator[None]:
+def interruptible(run: Run, out: TextIO) -> Iterator[None]:
     """Ctrl-C once: end after this iteration, with a checkpoint. Twice: end now. SIGTERM is like the first.
 
     The second one ends the program whatever it does: where an environment does not let go, 10 seconds later.
@@ -35,7 +35,7 @@ def interruptible(run: Run) -> Iterator[None]:
         run.request_stop("stopped by Ctrl-C" if number == signal.SIGINT else "stopped by a signal")
         print("ending after this iteration, with a checkpoint; Ctrl-C again ends now", file=sys.stderr)
 
-    with _watched():
+    with _watched(out):
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         _reset_when_delivered(signal.SIGINT)
         try:
@@ -46,12 +46,12 @@ def interruptible(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def _watched() -> Iterator[None]:
+def _watched(out: TextIO) -> Iterator[None]:
     """A thread that counts Ctrl-C: Python's handlers have to wait until code in C returns, which it may never do."""
     watched, told = os.pipe()
     os.set_blocking(told, False)
     before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    threading.Thread(target=_end_at_the_second, args=(watched,), daemon=True).start()
+    threading.Thread(target=_end_at_the_second, args=(watched, out), daemon=True).start()
     try:
         yield
     finally:
@@ -59,13 +59,13 @@ def _watched() -> Iterator[None]:
         os.close(told)
 
 
-def _end_at_the_second(watched: int) -> None:
+def _end_at_the_second(watched: int, out: TextIO) -> None:
     stopping = False
     while number := os.read(watched, 1):
         if number[0] == signal.SIGINT and stopping:
             time.sleep(_GRACE)
-            if os.isatty(1):
-                os.write(1, _SHOW_CURSOR)
+            if out.isatty():
+                os.write(out.fileno(), _SHOW_CURSOR)
             os.write(2, b"outplay: ended by Ctrl-C; something did not let go of the program\n")
             os._exit(130)
         stopping |= number[0] in (signal.SIGINT, signal.SIGTERM)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from outplay.cli.output import number
 from outplay.results import is_alive, read_status, results_folder
 
 
@@ -30,7 +31,7 @@ def runs(
     width = max(len(row["run"]) for row in found)
     typer.echo(f"{'run':<{width}}  {'state':<9}{'iter':>6}{'steps':>12}{'return':>9}  updated")
     for row in found:
-        value = "" if row["episode_return_mean"] is None else f"{row['episode_return_mean']:.1f}"
+        value = "" if row["episode_return_mean"] is None else number(row["episode_return_mean"])
         typer.echo(
             f"{row['run']:<{width}}  {row['state']:<9}{row['training_iteration']:>6}{row['timesteps_total']:>12,}"
             f"{value:>9}  {row['updated']}"

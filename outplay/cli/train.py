@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from outplay.cli.output import apart_from_environments
 from outplay.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ def train(
         if dry_run:
             _print_configuration([overrides.applied_to_run(resume, results_dir, trust)], folders)
             return
-        _start_engine(engine, address)
-        _train(lambda: overrides.resumed(resume, results_dir, trust, folders), as_json)
+        with _own_output() as (out, err):
+            _start_engine(engine, address)
+            _train(lambda: overrides.resumed(resume, results_dir, trust, folders), as_json, out, err)
         return
     jobs = [overrides.apply(experiment) for experiment in _experiments(recipe, file, overrides, trust)]
     if name is not None and len(jobs) > 1:
@@ -65,11 +67,12 @@ def train(
     if dry_run:
         _print_configuration(jobs, folders)
         return
-    _check_all(jobs, folders, file)
-    _start_engine(engine, address)
-    for job in jobs:
-        if not _train(lambda job=job: _created(job, results_dir, folders, init_from, file), as_json):
-            break  # Ctrl-C means all of them
+    with _own_output() as (out, err):
+        _check_all(jobs, folders, file)
+        _start_engine(engine, address)
+        for job in jobs:
+            if not _train(lambda job=job: _created(job, results_dir, folders, init_from, file), as_json, out, err):
+                break  # Ctrl-C means all of them
 
 
 def _check_all(jobs: list[Experiment], folders: list[Path], file: Path | None) -> None:
@@ -194,7 +197,7 @@ def _print_configuration(jobs: list[Experiment], folders: list[Path]) -> None:
     from outplay.run import make_algorithm
 
     for job in jobs:
-        with make_algorithm(job, folders) as algorithm:
+        with apart_from_environments(), make_algorithm(job, folders) as algorithm:
             config = algorithm.get_config()
             del config["env"]
             body = job.model_dump(mode="json", exclude={"name"})
@@ -229,23 +232,22 @@ def _created(
         return Run.create(job, results_folder(results_dir), folders, init_from)
 
 
-def _train(make: Any, as_json: bool) -> bool:
+def _train(make: Any, as_json: bool, out: TextIO, err: TextIO) -> bool:
     """Make a run and train it; whether it ended by itself."""
     from outplay.cli.display import display
     from outplay.cli.interrupts import interruptible
 
-    with _quiet_start():
-        run = make()
+    run = make()
     if not run.experiment.stop:
-        typer.echo("no stop condition: it trains until Ctrl-C", err=True)
-    with display(run, as_json) as show, interruptible(run):
+        typer.echo("no stop condition: it trains until Ctrl-C", file=err)
+    with display(run, as_json, out, err) as show, interruptible(run, out):
         reason = run.train(show)
     if not as_json:
-        typer.echo(f"{reason}; the run is in {run.folder}")
+        typer.echo(f"{reason}; the run is in {run.folder}", file=out)
         if run.video is not None:
-            typer.echo(f"a video of a game: {run.video}")
+            typer.echo(f"a video of a game: {run.video}", file=out)
             return not run.is_stopping
-        typer.echo(f"watch it: outplay evaluate {_as_typed(run)} --video game.mp4")
+        typer.echo(f"watch it: outplay evaluate {_as_typed(run)} --video game.mp4", file=out)
     return not run.is_stopping
 
 
@@ -260,12 +262,15 @@ def _as_typed(run: Run) -> str:
 
 
 @contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Warnings of the package are sentences on stderr."""
+def _own_output() -> Iterator[tuple[TextIO, TextIO]]:
+    """stdout and stderr, without what environments print; warnings of the package are sentences on stderr."""
     import logging
 
-    if not logging.getLogger("outplay").handlers:
-        handler = logging.StreamHandler()
+    with apart_from_environments() as (out, err):
+        handler = logging.StreamHandler(err)
         handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         logging.getLogger("outplay").addHandler(handler)
-    yield
+        try:
+            yield out, err
+        finally:
+            logging.getLogger("outplay").removeHandler(handler)

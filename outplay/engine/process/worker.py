@@ -241,7 +241,8 @@ def main(settings: dict[str, Any]) -> None:
         os.dup2(nothing.fileno(), 0)
     raise_file_limit()
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        # A line is written in one piece, also where PYTHONUNBUFFERED is set: others write to the same place.
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     engine = ProcessEngine(settings["folder"], bytes.fromhex(settings["key"]), settings["index"])
     engine.start()
     api.attach(engine)
