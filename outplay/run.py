@@ -16,7 +16,7 @@ import yaml
 
 from outplay.algorithms import Algorithm, find_algorithm
 from outplay.checkpoint import checkpoints_in, find_checkpoint, iteration_of, name_of
-from outplay.envs import check_trust
+from outplay.envs import check_trust, import_path
 from outplay.errors import CheckpointError, ConfigError, OutplayError, RunError, nearest
 from outplay.experiments import Experiment, load_file
 from outplay.files import overwrite_file, remove, replace_file, writing
@@ -112,7 +112,7 @@ class Run:
         body["import_from"] = [str(folder) for folder in self.algorithm.env_folders]
         config = self.algorithm.get_config()
         del config["env"]
-        data = {self.experiment.name: {"env": self.algorithm.env_spec.name, **body, "config": config}}
+        data = {self.experiment.name: {"env": import_path(self.algorithm.env_spec.name), **body, "config": config}}
         text = yaml.safe_dump(data, sort_keys=False)
         if len(text) > MOST_YAML_BYTES:
             raise ConfigError(f"config.yaml would be larger than {MOST_YAML_BYTES:,} bytes; env_config is too large")

@@ -1,7 +1,10 @@
-"""Spaces as lists of leaves: how nested observations become plain arrays.
+"""Spaces as lists of leaves: how nested observations and actions become plain arrays.
 
 Everywhere inside, an observation is a tuple of arrays, one for each leaf of the observation space, in the order of
-`leaves(space)`. A plain space has one leaf; Dict and Tuple have those of their parts.
+`leaves(space)`. A plain space has one leaf; Dict and Tuple have those of their parts. Text is left out.
+
+An action is one array. That of a Dict or Tuple space holds the numbers of all parts side by side, in the order of
+`action_parts(space)`, until an environment takes it: `nested_action`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from outplay.errors import EnvError
 Leaves = tuple[np.ndarray, ...]
 
 _OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
-_ACTIONS = "Discrete, MultiDiscrete, MultiBinary and Box"
+_ACTIONS = "Discrete, MultiDiscrete, MultiBinary, Box, and Dict and Tuple of these"
 _SMALLEST_IMAGE = 8
 
 
@@ -51,18 +54,72 @@ class Leaf:
         return "observation" + "".join(f"[{key!r}]" for key in self.path)
 
 
-def leaves(space: spaces.Space[Any], path: tuple[str | int, ...] = ()) -> tuple[Leaf, ...]:
+class LeftOut(spaces.Space[Any]):
+    """Stands for a part of an observation that is text: no network here reads it."""
+
+    def sample(self, mask: Any = None, probability: Any = None) -> None:  # noqa: ARG002
+        return None
+
+    def contains(self, x: Any) -> bool:  # noqa: ARG002
+        return True
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LeftOut)
+
+    def __hash__(self) -> int:
+        return hash(LeftOut)
+
+    def __repr__(self) -> str:
+        return "text (left out)"
+
+
+def without_text(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The space with `LeftOut` in place of text, as MiniGrid's mission; itself if there is none."""
+    if not text_in(space):
+        return space
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: without_text(part) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([without_text(part) for part in space.spaces])
+    return LeftOut()
+
+
+def text_in(space: spaces.Space[Any], path: tuple[str | int, ...] = ()) -> list[str]:
+    """The names of the parts of an observation that are text."""
+    if isinstance(space, spaces.Dict):
+        return [name for key in sorted(space.spaces) for name in text_in(space.spaces[key], (*path, key))]
+    if isinstance(space, spaces.Tuple):
+        return [name for i, part in enumerate(space.spaces) for name in text_in(part, (*path, i))]
+    # Packages have text spaces of their own: what they share is the dtype.
+    is_text = isinstance(space, LeftOut) or (space.dtype is not None and np.dtype(space.dtype).kind == "U")
+    return [Leaf(path, space).name] if is_text else []
+
+
+def leaves(space: spaces.Space[Any]) -> tuple[Leaf, ...]:
     """The leaves of an observation space, in a fixed order; names what is not supported."""
+    found = _leaves(space, ())
+    if not found:
+        raise EnvError(f"the observation is nothing but text, which no network here reads: its space is {space}")
+    return found
+
+
+def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> tuple[Leaf, ...]:
     if isinstance(space, (spaces.Dict, spaces.Tuple)) and not len(space.spaces):
         raise EnvError(f"the {Leaf(path, space).name} has nothing in it: its space is {space}")
     if isinstance(space, spaces.Dict):
-        return tuple(leaf for key in sorted(space.spaces) for leaf in leaves(space.spaces[key], (*path, key)))
+        return tuple(leaf for key in sorted(space.spaces) for leaf in _leaves(space.spaces[key], (*path, key)))
     if isinstance(space, spaces.Tuple):
-        return tuple(leaf for i, part in enumerate(space.spaces) for leaf in leaves(part, (*path, i)))
+        return tuple(leaf for i, part in enumerate(space.spaces) for leaf in _leaves(part, (*path, i)))
     if isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         if 0 in (space.shape or ()):
             raise EnvError(f"the {Leaf(path, space).name} has nothing in it: its space is {space}")
         return (Leaf(path, space),)
+    if isinstance(space, LeftOut):
+        return ()
     where = f" at {Leaf(path, space).name}" if path else ""
     raise EnvError(f"the observation space {type(space).__name__}{where} is not supported; {_OBSERVATIONS} are")
 
@@ -79,7 +136,7 @@ def write(
     if isinstance(observation, tuple) and len(observation) == 2 and observation[1] == {} and len(of) == 1:
         raise EnvError(f"{source} (observation, info) where the observation alone is needed")
     for leaf, array in zip(of, into, strict=True):
-        part = _follow(observation, leaf.path) if leaf.path else observation
+        part = _follow(observation, leaf.path, source) if leaf.path else observation
         try:
             shape = part.shape if isinstance(part, np.ndarray) else np.shape(part)
             if shape == leaf.shape:
@@ -94,13 +151,13 @@ def write(
         )
 
 
-def _follow(observation: Any, path: tuple[str | int, ...]) -> Any:
+def _follow(observation: Any, path: tuple[str | int, ...], source: str = "the environment returned") -> Any:
     for step, key in enumerate(path):
         try:
             observation = observation[key]
         except (KeyError, IndexError, TypeError) as error:
             name = Leaf(path[: step + 1], spaces.Discrete(1)).name
-            raise EnvError(f"the environment returned an observation without {name}, which its space has") from error
+            raise EnvError(f"{source} an observation without {name}, which its space has") from error
     return observation
 
 
@@ -109,26 +166,102 @@ def empty(of: tuple[Leaf, ...], *batch: int) -> Leaves:
     return tuple(np.zeros((*batch, *leaf.shape), leaf.dtype) for leaf in of)
 
 
-def problem_in(leaf: Leaf, values: np.ndarray) -> str:
-    """What is wrong with the values of a leaf, in words: not finite, or no choice of its space. Empty if nothing is."""
+def problem_in(leaf: Leaf, values: np.ndarray) -> tuple[tuple[int, ...], str] | None:
+    """The first of a leaf's values that is not finite, or no choice of its space: where in `values`, what is wrong."""
     if np.issubdtype(leaf.dtype, np.floating):
-        finite = np.isfinite(values)
-        return "" if finite.all() else f"is {values[~finite][0]}; every number that it returns must be finite"
-    if isinstance(leaf.space, (spaces.Discrete, spaces.MultiDiscrete)) and values.size:
+        if not len(wrong := np.argwhere(~np.isfinite(values))):
+            return None
+        at = tuple(wrong[0].tolist())
+        return at, f"is {values[at]}; every number that it returns must be finite"
+    if isinstance(leaf.space, (spaces.Discrete, spaces.MultiDiscrete)):
         low = leaf.space.start
         high = low + (leaf.space.n if isinstance(leaf.space, spaces.Discrete) else leaf.space.nvec)
-        wrong = (values < low) | (values >= high)
-        return f"holds {values[wrong][0]}, which is not in its space {leaf.space}" if wrong.any() else ""
-    return ""
+        if not len(wrong := np.argwhere((values < low) | (values >= high))):
+            return None
+        at = tuple(wrong[0].tolist())
+        return at, f"is {values[at]}, which is not in its space {leaf.space}"
+    return None
+
+
+def outside_of_bounds(leaf: Leaf, values: np.ndarray) -> tuple[int, ...] | None:
+    """The index of the first number of one observation that lies outside of its Box; None if none does."""
+    if not isinstance(leaf.space, spaces.Box):
+        return None
+    wrong = np.argwhere((values < leaf.space.low) | (values > leaf.space.high))
+    return tuple(wrong[0].tolist()) if len(wrong) else None
+
+
+def element(leaf: Leaf, index: tuple[int, ...]) -> str:
+    """The name of one number of a leaf.
+
+    >>> element(Leaf(("camera",), image), (3, 0))
+    "observation['camera'][3, 0]"
+    """
+    return leaf.name + (f"[{', '.join(map(str, index))}]" if index else "")
 
 
 def check_action_space(space: spaces.Space[Any]) -> None:
     """Refuse by name what no policy can act in."""
-    if not isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)):
-        raise EnvError(f"the action space {type(space).__name__} is not supported; {_ACTIONS} are")
-    if isinstance(space, spaces.Box) and not np.issubdtype(np.dtype(space.dtype), np.floating):
-        raise EnvError(
-            f"the action space {space} is not supported: a Box of actions must hold floats, not {space.dtype}"
-        )
-    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)) and len(space.shape or ()) != 1:
-        raise EnvError(f"the action space {space} is not supported: it must have one dimension")
+    for part in action_parts(space):
+        if not isinstance(part, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)):
+            raise EnvError(f"the action space {type(part).__name__} is not supported; {_ACTIONS} are")
+    if not action_size(space):
+        raise EnvError(f"the action space {space} has nothing in it")
+
+
+def is_composite(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, (spaces.Dict, spaces.Tuple))
+
+
+def action_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
+    """The plain spaces that an action space is made of, in a fixed order; a plain space is its only part."""
+    if isinstance(space, spaces.Dict):
+        return [leaf for key in sorted(space.spaces) for leaf in action_parts(space.spaces[key])]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for part in space.spaces for leaf in action_parts(part)]
+    return [space]
+
+
+def action_size(space: spaces.Space[Any]) -> int:
+    """How many numbers an action has."""
+    return sum(int(np.prod(part.shape or ())) for part in action_parts(space))
+
+
+def flat_action(space: spaces.Space[Any], action: Any) -> np.ndarray:
+    """An action of the environment as one array: what `nested_action` takes."""
+    if isinstance(space, spaces.Dict):
+        return np.concatenate([flat_action(space.spaces[key], action[key]).ravel() for key in sorted(space.spaces)])
+    if isinstance(space, spaces.Tuple):
+        return np.concatenate([flat_action(part, a).ravel() for part, a in zip(space.spaces, action, strict=True)])
+    return np.asarray(action)
+
+
+def nested_action(space: spaces.Space[Any], flat: np.ndarray) -> Any:
+    """An array with the numbers of an action as the environment takes it; that of a plain space as it is."""
+    if not is_composite(space):
+        return flat
+    action, used = _nested(space, flat)
+    assert used == len(flat)
+    return action
+
+
+def _nested(space: spaces.Space[Any], flat: np.ndarray) -> tuple[Any, int]:
+    """An action from the beginning of `flat`, and how many numbers it took."""
+    used = 0
+    if isinstance(space, spaces.Dict):
+        by_name = {}
+        for key in sorted(space.spaces):
+            by_name[key], size = _nested(space.spaces[key], flat[used:])
+            used += size
+        return by_name, used
+    if isinstance(space, spaces.Tuple):
+        parts = []
+        for part in space.spaces:
+            action, size = _nested(part, flat[used:])
+            parts.append(action)
+            used += size
+        return tuple(parts), used
+    shape = space.shape or ()
+    used = int(np.prod(shape))
+    numbers = flat[:used].astype(space.dtype)
+    return (numbers.reshape(shape) if shape else numbers[0]), used

@@ -113,8 +113,9 @@ def _play(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Frames:
             row = spaces.empty(policy.leaves, 1)
             spaces.write(observation, policy.leaves, row, 0)
             actions, _, _ = policy.act(row, {}, explore, rng)
+            action = spaces.nested_action(policy.action_space, policy.to_env(actions)[0])
             with _told(spec):
-                observation, reward, terminated, truncated, _ = env.step(policy.to_env(actions)[0])
+                observation, reward, terminated, truncated, _ = env.step(action)
                 picture = _rendered(env)
             ended = bool(terminated or truncated)
             yield picture, float(reward), fps

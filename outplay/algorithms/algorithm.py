@@ -94,6 +94,7 @@ class Algorithm:
             self.config.fire_on_reset,
         )
         self.probe = probe_env(self.env_spec, self.config.seed)
+        self.env_spec = replace(self.env_spec, global_streams=self.probe.global_streams)
         self._resolve()
         self.iteration = 0
         self.timesteps = 0
@@ -134,15 +135,19 @@ class Algorithm:
         if config.num_envs_per_worker is not None:
             log.warning("num_envs_per_worker is set: the result of this run depends on num_workers; num_envs does not")
         self.inexact = probe.inexact  # why resuming would not be exact
+        name = self.env_spec.name
         if self.inexact:
-            log.warning("environment %r: %s, so a resumed run will not be exact", self.env_spec.name, probe.inexact)
+            what_to_do = f"; {probe.remedy}" if probe.remedy else ""
+            log.warning("environment %r: %s, so a resumed run will not be exact%s", name, self.inexact, what_to_do)
+        if probe.left_out:
+            log.warning("environment %r: %s is text, which is left out", name, " and ".join(probe.left_out))
 
     @property
     def num_workers(self) -> int:
         """How many worker processes there are to be; `auto` uses them where an environment is slow."""
         if self.config.num_workers != "auto":
             return int(self.config.num_workers)
-        pays = not self.probe.is_native and self.probe.step_seconds > _WORTH_WORKERS
+        pays = not self.probe.is_native and self.probe.pace_seconds > _WORTH_WORKERS
         return min(count_cpus(), len(self.group_sizes)) if pays and count_cpus() > 1 else 0
 
     def _make_learner(self) -> AnyLearner:

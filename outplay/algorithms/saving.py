@@ -13,7 +13,7 @@ import outplay
 from outplay import spaces
 from outplay.checkpoint import Checkpoint
 from outplay.checkpoint_schema import check_array
-from outplay.envs import GroupState
+from outplay.envs import GroupState, import_path
 from outplay.envs.group import LONGEST_REPLAY
 from outplay.errors import CheckpointError
 
@@ -42,7 +42,7 @@ def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoi
     state = {
         "outplay": outplay.__version__,
         "algorithm": type(algorithm).__name__,
-        "env": algorithm.env_spec.name,
+        "env": import_path(algorithm.env_spec.name),
         "env_folders": [str(folder) for folder in algorithm.env_folders],
         "observation_space": str(algorithm.probe.observation_space),
         "action_space": str(algorithm.probe.action_space),

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from outplay.envs.group import EnvGroup, GroupState, split_envs
-from outplay.envs.lookup import EnvSpec, check_trust, env_name, find_env, import_folders, is_import_path, register_env
+from outplay.envs.lookup import (
+    EnvSpec,
+    check_trust,
+    env_name,
+    find_env,
+    import_folders,
+    import_path,
+    is_import_path,
+    register_env,
+)
 from outplay.envs.making import has_native_vector, make_vector
 from outplay.envs.probe import Probe, probe_env
 from outplay.envs.vector import PythonVector, Vector
@@ -20,6 +29,7 @@ __all__ = [
     "find_env",
     "has_native_vector",
     "import_folders",
+    "import_path",
     "is_import_path",
     "make_vector",
     "probe_env",

@@ -46,7 +46,7 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
             "it is written for an older Gym and has to be adapted: derive it from gymnasium.Env, let reset(seed=None, "
             "options=None) return (observation, info), and step() (observation, reward, terminated, truncated, info)",
         )
-    leaves = spaces.leaves(env.observation_space)
+    leaves = spaces.leaves(spaces.without_text(env.observation_space))
     spaces.check_action_space(env.action_space)
     yield "ok", f"observation space {env.observation_space}, action space {env.action_space}"
 
@@ -55,22 +55,24 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         yield "problem", f"reset() must return (observation, info) with info a dict, not {type(result).__name__}"
         return
-    said: set[str] = set()
+    said: dict[str, str] = {}  # the first sentence of each kind
     ended = 0
-    for problem in _observation_problems(env, leaves, result[0], "reset()"):
-        said.add(problem)
-    for _ in range(_STEPS):
+    for kind, problem in _observation_problems(env, leaves, result[0]):
+        said.setdefault(kind, f"reset() returned {problem}")
+    for number in range(1, _STEPS + 1):
         step = env.step(env.action_space.sample())
         if not isinstance(step, tuple) or len(step) != 5:
             yield "problem", "step() must return (observation, reward, terminated, truncated, info)"
             return
         observation, reward, terminated, truncated, info = step
-        said.update(_observation_problems(env, leaves, observation, "step()"))
-        said.update(_step_problems(reward, terminated, truncated, info))
+        for kind, problem in _observation_problems(env, leaves, observation):
+            said.setdefault(kind, f"step() returned {problem} (step {number})")
+        for kind, problem in _step_problems(reward, terminated, truncated, info):
+            said.setdefault(kind, f"{problem} (step {number})")
         if terminated or truncated:
             ended += 1
             env.reset(seed=ended)
-    yield from (("problem", sentence) for sentence in sorted(said))
+    yield from (("problem", sentence) for sentence in said.values())
     if not said:
         yield "ok", f"{_STEPS:,} random steps in {ended} episodes follow the Gymnasium API"
     if not ended:
@@ -81,44 +83,54 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
     if has_native_vector(spec):
         yield "ok", "a native vector steps it"
     probe = probe_env(spec)
-    yield "note", f"a step takes {probe.step_seconds * 1e6:,.0f} µs"
+    if probe.left_out:
+        yield "note", f"{' and '.join(probe.left_out)} is text, which is left out"
+    yield "note", f"a step takes {probe.step_seconds * 1e6:,.0f} µs, a reset {probe.reset_seconds * 1e6:,.0f} µs"
+    if probe.global_streams:
+        yield (
+            "note",
+            f"it draws from the random streams that a process has in common ({', '.join(probe.global_streams)}); each "
+            "environment gets its own, seeded with every episode; self.np_random is faster",
+        )
     if not probe.inexact:
         yield "ok", "equal seeds and actions give equal episodes: runs can be resumed exactly"
     else:
-        yield (
-            "problem",
-            "equal seeds and actions give different episodes, so runs cannot be resumed exactly: draw all random "
-            "numbers from self.np_random, after super().reset(seed=seed)",
-        )
+        yield "problem", f"{probe.inexact}, so runs cannot be resumed exactly: {probe.remedy}"
 
 
 def _observation_problems(
-    env: gymnasium.Env[Any, Any], leaves: tuple[spaces.Leaf, ...], observation: Any, call: str
-) -> Iterator[str]:
+    env: gymnasium.Env[Any, Any], leaves: tuple[spaces.Leaf, ...], observation: Any
+) -> Iterator[tuple[str, str]]:
+    """(kind, words that follow "returned")"""
     into = spaces.empty(leaves, 1)
     try:
-        spaces.write(observation, leaves, into, 0)
+        spaces.write(observation, leaves, into, 0, source="")
     except OutplayError as error:
-        yield f"{call}: {error}"
+        yield "form", str(error).strip()
         return
     for leaf, array in zip(leaves, into, strict=True):
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            yield f"{call} returned an {leaf.name} that is not finite"
+        if (wrong := spaces.problem_in(leaf, array)) is not None:
+            yield leaf.name, f"an {spaces.element(leaf, wrong[0][1:])} that {wrong[1]}"
+            return
+        if (at := spaces.outside_of_bounds(leaf, array[0])) is not None:
+            low, high = leaf.space.low[at], leaf.space.high[at]  # type: ignore[attr-defined]
+            name = spaces.element(leaf, at)
+            yield leaf.name, f"an {name} that is {array[0][at]}, outside of its bounds {low} to {high}"
             return
     if not env.observation_space.contains(observation):
-        yield (
-            f"{call} returned an observation that is not in its space {env.observation_space} (outside of its bounds, "
-            f"or of another type: {type(observation).__name__} {getattr(observation, 'dtype', '')})"
-        )
+        kind = f"{type(observation).__name__} {getattr(observation, 'dtype', '')}".strip()
+        yield "type", f"an observation that is not in its space {env.observation_space} (its type: {kind})"
 
 
-def _step_problems(reward: Any, terminated: Any, truncated: Any, info: Any) -> Iterator[str]:
-    if not np.isscalar(reward) and np.ndim(reward) != 0:
-        yield f"a reward must be a number, not {type(reward).__name__}"
+def _step_problems(reward: Any, terminated: Any, truncated: Any, info: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(reward, (int, float, np.number, np.bool_)) and not (
+        isinstance(reward, np.ndarray) and reward.ndim == 0
+    ):
+        yield "reward", f"a reward must be a number, not {'None' if reward is None else type(reward).__name__}"
     elif not np.isfinite(float(reward)):
-        yield f"a reward is {reward}"
+        yield "reward", f"a reward is {reward}"
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
-            yield f"{name} must be True or False, not a {type(flag).__name__}"
+            yield name, f"{name} must be True or False, not a {type(flag).__name__}"
     if not isinstance(info, dict):
-        yield f"info must be a dict, not a {type(info).__name__}"
+        yield "info", f"info must be a dict, not a {type(info).__name__}"

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from outplay import spaces
+from outplay.envs.recorder import Recorder, check_values
 from outplay.envs.vector import Array, Vector
 from outplay.errors import CheckpointError, EnvError
 from outplay.fragments import Fragment
@@ -218,8 +218,10 @@ class EnvGroup:
     ) -> Generator[None, None, Fragment]:
         """`collect`, but whenever its environments have begun a step, it gives others the time to do something."""
         # Whole episodes are about as long as the last ones were.
-        recorder = _Recorder(self, policy, max(steps, self._expected if complete else 0), complete)
+        most = max(steps, self._expected if complete else 0)
+        recorder = Recorder(self.vector, self.index, policy.initial_state(self.vector.num_envs), most, complete)
         rng = stream(self.seed, "actions", self.index, self._fragments)
+        began = self._lengths.copy()
         state = policy.initial_state(self.vector.num_envs)
         playing = np.ones(self.vector.num_envs, bool)
         if complete and self._fragments:
@@ -259,6 +261,7 @@ class EnvGroup:
         self._expected = t * 5 // 4
         fragment = recorder.finish(t, version, self._observations, self._episodes, self.vector.get_state())
         fragment.running_returns, fragment.running_lengths = self._returns.copy(), self._lengths.copy()
+        check_values(fragment, self.vector, began, self._starts)
         fragment.seconds = {"act": act_seconds, "step": step_seconds}
         fragment.number, fragment.task = self._fragments, self._task
         self._fragments += 1
@@ -287,113 +290,3 @@ def take_turns(players: list[Generator[None, None, T]]) -> list[T]:
                 except StopIteration as end:
                     results[i] = end.value
     return [results[i] for i in range(len(players))]
-
-
-class _Recorder:
-    """The arrays of a Fragment while it is being filled."""
-
-    def __init__(self, group: EnvGroup, policy: Actor, steps: int, complete: bool) -> None:
-        self.group = group
-        self.complete = complete
-        vector = group.vector
-        self.size = steps
-        self.lanes = vector.num_envs
-        self.observations = tuple(np.empty((steps, self.lanes, *leaf.shape), leaf.dtype) for leaf in vector.leaves)
-        self.rewards = np.empty((steps, self.lanes), np.float32)
-        self.terminated = np.zeros((steps, self.lanes), bool)
-        self.truncated = np.zeros((steps, self.lanes), bool)
-        self.valid = np.ones((steps, self.lanes), bool)
-        self.episode_start = np.zeros((steps, self.lanes), bool)
-        self.actions: Array | None = None
-        self.extras: dict[str, Array] = {}
-        self.state = policy.initial_state(self.lanes)
-        self.finals: list[tuple[int, int, Leaves]] = []
-        self.returns: list[float] = []
-        self.lengths: list[int] = []
-
-    def before(self, t: int, observations: Leaves, playing: Array, starts: Array) -> None:
-        if t == self.size:
-            self._grow()
-        for array, leaf in zip(self.observations, observations, strict=True):
-            array[t] = leaf
-        self.episode_start[t] = starts
-        if self.complete:
-            self.valid[t] = playing
-
-    def after(
-        self, t: int, actions: Array, extras: dict[str, Array], rewards: Array, terminated: Array, truncated: Array
-    ) -> None:
-        if self.actions is None:
-            self.actions = np.empty((self.size, *actions.shape), actions.dtype)
-            self.extras = {name: np.empty((self.size, *array.shape), array.dtype) for name, array in extras.items()}
-        self.actions[t] = actions
-        for name, array in extras.items():
-            self.extras[name][t] = array
-        self.rewards[t] = rewards
-        self.terminated[t] = terminated
-        self.truncated[t] = truncated
-
-    def ended(self, t: int, lanes: Array, observations: Leaves, returns: Array, lengths: Array) -> None:
-        for lane in lanes:
-            self.returns.append(float(returns[lane]))
-            self.lengths.append(int(lengths[lane]))
-            if self.truncated[t, lane] and not self.terminated[t, lane]:
-                self.finals.append((t, int(lane), tuple(np.array(leaf[lane]) for leaf in observations)))
-
-    def _grow(self) -> None:
-        def doubled(array: Array) -> Array:
-            larger = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
-            larger[: len(array)] = array
-            return larger
-
-        self.size *= 2
-        self.observations = tuple(doubled(array) for array in self.observations)
-        for name in ("rewards", "terminated", "truncated", "valid", "episode_start", "actions"):
-            setattr(self, name, doubled(getattr(self, name)))
-        self.extras = {name: doubled(array) for name, array in self.extras.items()}
-
-    def finish(
-        self, t: int, version: int, last: Leaves, episodes: Array, vector_state: dict[str, Any] | None
-    ) -> Fragment:
-        assert self.actions is not None
-        finals = spaces.empty(self.group.vector.leaves, len(self.finals))
-        for row, (_, _, observation) in enumerate(self.finals):
-            for array, leaf in zip(finals, observation, strict=True):
-                array[row] = leaf
-        fragment = Fragment(
-            group=self.group.index,
-            version=version,
-            observations=tuple(array[:t] for array in self.observations),
-            actions=self.actions[:t],
-            rewards=self.rewards[:t],
-            terminated=self.terminated[:t],
-            truncated=self.truncated[:t],
-            valid=self.valid[:t],
-            episode_start=self.episode_start[:t],
-            extras={name: array[:t] for name, array in self.extras.items()},
-            last_observations=tuple(np.array(leaf) for leaf in last),
-            final_observations=finals,
-            final_steps=np.array([step for step, _, _ in self.finals], np.int64),
-            final_lanes=np.array([lane for _, lane, _ in self.finals], np.int64),
-            policy_state=self.state,
-            episode_returns=np.array(self.returns, np.float64),
-            episode_lengths=np.array(self.lengths, np.int64),
-            episodes=np.array(episodes),
-            vector_state=vector_state,
-        )
-        self._check_values(fragment)
-        return fragment
-
-    def _check_values(self, fragment: Fragment) -> None:
-        problems = [
-            (leaf.name, problem)
-            for i, leaf in enumerate(self.group.vector.leaves)
-            for part in (fragment.observations[i], fragment.last_observations[i], fragment.final_observations[i])
-            if (problem := spaces.problem_in(leaf, part))
-        ]
-        if not np.isfinite(fragment.rewards).all():
-            wrong = fragment.rewards[~np.isfinite(fragment.rewards)][0]
-            problems.append(("reward", f"is {wrong}; every number that it returns must be finite"))
-        if problems:
-            name, problem = problems[-1]
-            raise EnvError(f"the environment returned {'a' if name == 'reward' else 'an'} {name} that {problem}")

@@ -1,7 +1,8 @@
 """From what a user writes as `env` to something that makes environments.
 
 A name registered with `register_env`, a Gymnasium id, an import path (`custom_env.CustomEnv`, `package.module:Class`),
-a class or a function.
+a class or a function. A name or id that is there once a module is imported may be written with it (`module:id`): both
+are one environment.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 import gymnasium
 
 from outplay.envs.deadline import TimedEnv
+from outplay.envs.global_streams import OwnStreams
 from outplay.envs.oldstyle import adapt_old_style
+from outplay.envs.unknown import newer, unknown
 from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
 
 log = logging.getLogger("outplay")
@@ -27,6 +30,7 @@ log = logging.getLogger("outplay")
 Factory = Callable[..., Any]
 
 _registered: dict[str, Factory] = {}
+_registered_by: dict[str, str] = {}  # the module that called register_env
 _SHIPPED = {"PongDifference": "outplay.envs.pong"}  # environments that ship, by the module that they are in
 _IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*$")
 
@@ -34,8 +38,8 @@ _IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*$")
 def register_env(name: str, factory: Factory) -> None:
     """Give an environment a name, for `env: name` in a config or an experiment file.
 
-    `factory` is a class or a function. If it has a parameter `env_config` (or `config`), it gets the dict; otherwise
-    the items of `env_config` are its keyword arguments.
+    `factory` is a class or a function. If it has a parameter `env_config` (or `config`), it gets the dict; so does a
+    function whose only parameter has another name. Otherwise the items of `env_config` are its keyword arguments.
 
     >>> outplay.register_env("maze", lambda env_config: Maze(size=env_config.get("size", 5)))
     >>> PPO(env="maze", config={"env_config": {"size": 9}})
@@ -45,6 +49,10 @@ def register_env(name: str, factory: Factory) -> None:
     if not callable(factory):
         raise ConfigError(f"register_env({name!r}, …) takes a class or a function, not {factory!r}")
     _registered[name] = factory
+    caller = inspect.currentframe()
+    assert caller is not None
+    assert caller.f_back is not None
+    _registered_by[name] = caller.f_back.f_globals.get("__name__", "")
 
 
 @dataclass(frozen=True)
@@ -59,11 +67,28 @@ class EnvSpec:
     atari_preprocessing: bool = True
     step_timeout_s: float | None = None
     fire_on_reset: bool = False
+    global_streams: tuple[str, ...] = ()  # of the process, that it draws from: see OwnStreams
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: with what was registered for the id, which may not be so there."""
+        needed = self.factory is None and import_path(self.id) != self.id
+        return {**vars(self), "registered": gymnasium.registry.get(self.id) if needed else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        registered = state.pop("registered")
+        vars(self).update(state)
+        if registered is not None:
+            gymnasium.registry.setdefault(self.id, registered)
+
+    @property
+    def id(self) -> str:
+        """The name without the module that registers it."""
+        return self.name.rsplit(":", 1)[-1]
 
     @property
     def is_atari(self) -> bool:
         """Whether ale-py's own vector, with its preprocessing, plays this."""
-        return self.factory is None and self.name.startswith("ALE/") and self.atari_preprocessing
+        return self.factory is None and self.id.startswith("ALE/") and self.atari_preprocessing
 
     @property
     def is_envpool(self) -> bool:
@@ -84,6 +109,11 @@ class EnvSpec:
 
     def make(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
         """One environment with its wrappers, as the Python vector uses it."""
+        if self.global_streams:
+            return OwnStreams(lambda: self._make(render_mode), self.global_streams)
+        return self._make(render_mode)
+
+    def _make(self, render_mode: str | None) -> gymnasium.Env[Any, Any]:
         extra = {} if render_mode is None else {"render_mode": render_mode}
         env = _make_by_id(self, extra) if self.factory is None else _make_by_factory(self, self.factory, extra)
         if self.frame_stack > 1:
@@ -102,12 +132,58 @@ def is_import_path(env: Any) -> bool:
 
 def check_trust(recorded: str, given: Any, trust: bool, where: str, remedy: str) -> None:
     """Names on disk are not imported unless the user repeats or trusts them."""
-    if given is None and is_import_path(recorded) and not trust:
+    if given is not None and not _are_one(env_name(given), recorded):
+        raise CheckpointError(f"{where} is of the environment {recorded!r}, not of {env_name(given)!r}")
+    # An id alone does not repeat the module that would be imported for it.
+    is_repeated = given is not None and is_import_path(env_name(given))
+    if is_import_path(recorded) and not (is_repeated or trust or _is_here(recorded)):
         raise CheckpointError(
             f"{where} names the environment {recorded!r}, which would be imported; if you trust it, {remedy}"
         )
-    if given is not None and env_name(given).replace(":", ".") != recorded.replace(":", "."):
-        raise CheckpointError(f"{where} is of the environment {recorded!r}, not of {env_name(given)!r}")
+
+
+def _are_one(one: str, other: str) -> bool:
+    """Whether two names are of one environment, also where a module is named that registers it."""
+    if one.replace(":", ".") == other.replace(":", "."):
+        return True
+    (module, name), (other_module, other_name) = (_with_module(text) for text in (one, other))
+    if name != other_name:
+        return False
+    # Any module of a package may register an id; a class in another module is another class.
+    in_one_package = module.split(".")[0] == other_module.split(".")[0] and not name.isidentifier()
+    return in_one_package or not module or not other_module
+
+
+def _with_module(name: str) -> tuple[str, str]:
+    """("module", "id") of "module:id"; the module is empty if none is named."""
+    module, _, rest = name.rpartition(":")
+    return module, rest
+
+
+def _is_here(name: str) -> bool:
+    """Whether what `module:id` stands for has been registered already, by somebody's import: nothing more is needed."""
+    module, env_id = _with_module(name)
+    return bool(module) and import_path(env_id) != env_id
+
+
+def import_path(name: str) -> str:
+    """`module:name` where importing a module has registered the name: so a new process finds it. Else the name."""
+    if name in _registered:
+        module = _registered_by[name]
+    elif ":" in name or name.startswith("ALE/") or name not in gymnasium.registry:
+        return name
+    else:
+        entry_point = gymnasium.registry[name].entry_point
+        module = entry_point.split(":")[0] if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    if module == "__main__":
+        module = _main_module()
+    return name if not module or module.split(".")[0] == "gymnasium" else f"{module}:{name}"
+
+
+def _main_module() -> str:
+    """The name under which the main program could be imported; empty if it is no file."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return Path(file).stem if file else ""
 
 
 def env_name(env: Any) -> str:
@@ -115,12 +191,12 @@ def env_name(env: Any) -> str:
     if isinstance(env, str):
         return env
     module = env.__module__
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    return f"{Path(file).stem if module == '__main__' and file else module}:{env.__qualname__}"
+    return f"{(module == '__main__' and _main_module()) or module}:{env.__qualname__}"
 
 
 def import_folders(name: str) -> list[Path]:
     """Where the module of an import path was found, unless it is installed: it will be needed there again."""
+    name = import_path(name)
     if not is_import_path(name):
         return []
     module_name = name.split(":", 1)[0] if ":" in name else name.rsplit(".", 1)[0]
@@ -148,20 +224,15 @@ def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | Non
         gymnasium.register_envs(ale_py)
     if env in gymnasium.registry or env.startswith("envpool/"):
         return env, None
+    if _is_here(env):
+        return env, _registered.get(_with_module(env)[1])
     if _IMPORT_PATH.match(env) or ":" in env:
         return _import(env, folders)
     try:
         gymnasium.spec(env)  # an id without its version, or with one that is outdated
     except gymnasium.error.Error as error:
-        raise EnvError(_unknown(env)) from error
+        raise EnvError(unknown(env, [*_registered, *_SHIPPED])) from error
     return env, None
-
-
-def _unknown(env: str) -> str:
-    hint = nearest(env, [*gymnasium.registry, *_registered, *_SHIPPED])
-    if "Did you mean" not in hint:
-        hint = "; a Gymnasium id, an import path (module:Class) or a name given to register_env() is needed"
-    return f"no environment {env!r}{hint}"
 
 
 def _import(env: str, folders: Iterable[Path]) -> tuple[str, Factory | None]:
@@ -181,11 +252,13 @@ def _import(env: str, folders: Iterable[Path]) -> tuple[str, Factory | None]:
         ) from error
     except Exception as error:
         raise EnvError(f"importing {module_name!r} for the environment {env!r} raised {_short(error)}") from error
+    if ":" in env and (name in _registered or name in gymnasium.registry):  # the import has registered it
+        return env, _registered.get(name)
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
-            if ":" in env and env in _with_module(module_name):
-                return env, None
+            if not part.isidentifier():  # no class, but an id
+                raise EnvError(f"importing {module_name!r} registers no {name!r}{_nearest_id(name)}")
             raise EnvError(f"module {module_name!r} has no {part!r}{nearest(part, _classes(module))}")
         found = getattr(found, part)
     if not callable(found):
@@ -193,9 +266,9 @@ def _import(env: str, folders: Iterable[Path]) -> tuple[str, Factory | None]:
     return env, found
 
 
-def _with_module(module_name: str) -> set[str]:
-    """Gymnasium's own form `module:Id-v0`: the import has registered the id."""
-    return {f"{module_name}:{env_id}" for env_id in gymnasium.registry}
+def _nearest_id(name: str) -> str:
+    hint = nearest(name, gymnasium.registry)
+    return hint if "Did you mean" in hint else ""
 
 
 def _classes(module: Any) -> list[str]:
@@ -207,23 +280,25 @@ def _short(error: BaseException) -> str:
 
 
 def _make_by_id(spec: EnvSpec, extra: dict[str, Any]) -> gymnasium.Env[Any, Any]:
-    if spec.name.startswith("ALE/"):
+    if spec.id.startswith("ALE/"):
         import ale_py
 
         gymnasium.register_envs(ale_py)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     try:
-        return gymnasium.make(spec.name, disable_env_checker=True, **limit, **spec.env_config, **extra)
+        return gymnasium.make(spec.id, disable_env_checker=True, **limit, **spec.env_config, **extra)
     except gymnasium.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {spec.name!r}: {error}") from error
+    except ImportError as error:  # of an old version, what it was made of
+        raise EnvError(_not_made(spec, error) + newer(spec.id)) from error
     except Exception as error:
         raise EnvError(_not_made(spec, error)) from error
 
 
 def _make_by_factory(spec: EnvSpec, factory: Factory, extra: dict[str, Any]) -> gymnasium.Env[Any, Any]:
-    arguments = _arguments(factory, spec.env_config, extra)
+    positional, by_name = _arguments(factory, spec.env_config, extra)
     try:
-        made = factory(**arguments)
+        made = factory(*positional, **by_name)
     except Exception as error:
         raise EnvError(_not_made(spec, error)) from error
     if isinstance(made, gymnasium.vector.VectorEnv):
@@ -242,14 +317,26 @@ def _not_made(spec: EnvSpec, error: Exception) -> str:
     return f"environment {spec.name!r} could not be made with env_config {spec.env_config}: {_short(error)}"
 
 
-def _arguments(factory: Factory, env_config: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+def _arguments(factory: Factory, env_config: dict[str, Any], extra: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """What a factory is called with: positional and by name."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):  # some built-in callables have no signature
-        return {**env_config, **extra}
+        return [], {**env_config, **extra}
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     extra = {name: value for name, value in extra.items() if name in parameters or takes_any}
     for name in ("env_config", "config"):
         if name in parameters:
-            return {name: dict(env_config), **extra}
-    return {**env_config, **extra}
+            return [], {name: dict(env_config), **extra}
+    if not isinstance(factory, type) and _takes_one_dict(list(parameters.values()), env_config):
+        return [dict(env_config)], {}
+    return [], {**env_config, **extra}
+
+
+def _takes_one_dict(parameters: list[inspect.Parameter], env_config: dict[str, Any]) -> bool:
+    """Whether a function takes one thing, which is not one of the settings: then it is all of them."""
+    if len(parameters) != 1 or parameters[0].name in (*env_config, "render_mode"):
+        return False
+    is_plain = parameters[0].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    default = parameters[0].default
+    return is_plain and (default is inspect.Parameter.empty or default is None or isinstance(default, dict))

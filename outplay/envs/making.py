@@ -43,8 +43,8 @@ def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1, apart: bool 
 
 
 def _adapter(spec: EnvSpec) -> type[CartPoleVector] | None:
-    if spec.factory is not None or spec.frame_stack > 1 or spec.name not in gymnasium.registry:
+    if spec.factory is not None or spec.frame_stack > 1 or spec.id not in gymnasium.registry:
         return None
-    entry_point = gymnasium.registry[spec.name].vector_entry_point
+    entry_point = gymnasium.registry[spec.id].vector_entry_point
     adapter, arguments = _ADAPTERS.get(str(entry_point), (None, set()))
     return adapter if adapter is not None and set(spec.env_config) <= arguments else None

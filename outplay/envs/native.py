@@ -29,7 +29,8 @@ class _Native:
     inexact = ""
     episodes_per_seed = 1
 
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+    def __init__(self, name: str, env: VectorEnv[Any, Any, Any]) -> None:
+        self.name = name
         self.env = env
         self.num_envs = env.num_envs
         self.observation_space = env.single_observation_space
@@ -56,9 +57,9 @@ class CartPoleVector(_Native):
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
         from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-        limit = spec.max_episode_steps or gymnasium.spec(spec.name).max_episode_steps or 500
+        limit = spec.max_episode_steps or gymnasium.spec(spec.id).max_episode_steps or 500
         self.cart: Any = CartPoleVectorEnv(num_envs, max_episode_steps=limit, **spec.env_config)
-        super().__init__(self.cart)
+        super().__init__(spec.name, self.cart)
 
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         self._refuse(tasks)
@@ -110,6 +111,7 @@ class AtariVector:
     def __init__(self, spec: EnvSpec, num_envs: int, num_threads: int, apart: bool = False) -> None:
         options = _atari_options(spec)
         sizes = [1] * num_envs if apart else [num_envs]
+        self.name = spec.name
         self.num_envs = num_envs
         self._parts = [_atari_part(spec, size, 1 if apart else num_threads, options) for size in sizes]
         self.observation_space: gymnasium.Space[Any] = self._parts[0].single_observation_space
@@ -203,7 +205,7 @@ def _atari_options(spec: EnvSpec) -> dict[str, Any]:
     import ale_py
 
     gymnasium.register_envs(ale_py)
-    registered = dict(gymnasium.spec(spec.name).kwargs)
+    registered = dict(gymnasium.spec(spec.id).kwargs)
     frames = (spec.max_episode_steps or 0) * spec.frame_skip
     return {
         "game": registered["game"],
@@ -241,6 +243,7 @@ class EnvPoolVector:
             import envpool
         except ImportError as error:
             raise EnvError(f"environment {spec.name!r} needs EnvPool: pip install 'outplay[envpool]'") from error
+        self.name = spec.name
         self.num_envs = num_envs
         options = dict(spec.env_config)
         if spec.max_episode_steps is not None:

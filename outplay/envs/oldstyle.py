@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium import spaces
 
 from outplay.engine import api as engine
+from outplay.envs.wrappers import layers
 from outplay.errors import EnvError
 
 log = logging.getLogger("outplay")
@@ -19,10 +20,15 @@ _warned: set[str] = set()
 
 def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
     """`env` as it is if it follows Gymnasium's API, else wrapped so that it does."""
+    if hasattr(env, "possible_agents") and (hasattr(env, "observation_spaces") or callable(env.observation_space)):
+        raise EnvError(
+            f"environment {name!r} is PettingZoo's {type(env).__name__}, which has several agents; make it a "
+            "gymnasium.Env in which one agent acts and the others belong to the environment"
+        )
     for part in ("reset", "step", "observation_space", "action_space"):
         if not hasattr(env, part):
             raise EnvError(f"environment {name!r} (a {type(env).__name__}) has no {part}; see docs/environments.md")
-    if isinstance(env, gymnasium.Env) and _takes_seed(env.reset):
+    if isinstance(env, gymnasium.Env) and _takes_seed(env):
         return env
     if name not in _warned and not engine._is_inside_call():  # workers need not say it again
         _warned.add(name)
@@ -32,15 +38,29 @@ def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
             "(observation, reward, terminated, truncated, info)",
             name,
         )
-    return OldStyleEnv(env, name)
+    return OldStyleEnv(_without_checker(env), name)
 
 
-def _takes_seed(reset: Any) -> bool:
-    try:
-        parameters = inspect.signature(reset).parameters
-    except (TypeError, ValueError):
-        return True
-    return "seed" in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+def _takes_seed(env: Any) -> bool:
+    """Whether `reset` takes one; wrappers that take anything pass it on to what they wrap."""
+    for layer in layers(env):
+        try:
+            parameters = inspect.signature(layer.reset).parameters
+        except (TypeError, ValueError):
+            return True
+        if "seed" in parameters:
+            return True
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            return False
+    return True
+
+
+def _without_checker(env: Any) -> Any:
+    """Without the wrapper of `gym.make` that only checks, by names that numpy 2 no longer has."""
+    for layer in layers(env):
+        if type(getattr(layer, "env", None)).__name__ == "PassiveEnvChecker":
+            layer.env = layer.env.env
+    return env.env if type(env).__name__ == "PassiveEnvChecker" else env
 
 
 class OldStyleEnv(gymnasium.Env[Any, Any]):
@@ -60,7 +80,7 @@ class OldStyleEnv(gymnasium.Env[Any, Any]):
         seed: int | None = None,
         options: dict[str, Any] | None = None,  # noqa: ARG002 - the old API has none
     ) -> tuple[Any, dict[str, Any]]:
-        if _takes_seed(self.old.reset):
+        if _takes_seed(self.old):
             result = self.old.reset(seed=seed)
         else:
             if seed is not None and callable(getattr(self.old, "seed", None)):

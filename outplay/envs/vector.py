@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from outplay import spaces
+from outplay.envs.global_streams import OwnStreams
 from outplay.envs.lookup import EnvSpec
 from outplay.envs.oldstyle import OldStyleEnv
 from outplay.errors import EnvError, OutplayError
@@ -37,6 +38,7 @@ class Vector(Protocol):
     >>> observations, rewards, terminated, truncated = vector.step(actions)  # waits for what has begun
     """
 
+    name: str  # of the environment
     num_envs: int
     leaves: tuple[Leaf, ...]
     observation_space: gymnasium.Space[Any]
@@ -77,11 +79,15 @@ class PythonVector:
     episodes_per_seed = 1
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
-        self.spec = spec
+        self.name = spec.name
         self.num_envs = num_envs
         self.envs = [spec.make() for _ in range(num_envs)]
-        self.observation_space = self.envs[0].observation_space
+        self.observation_space = spaces.without_text(self.envs[0].observation_space)
         self.action_space = self.envs[0].action_space
+        self._after_reset, self._after_step = (
+            f"environment {self.name!r}: {call}() returned" for call in ("reset", "step")
+        )
+        self._nests = spaces.is_composite(self.action_space)
         self.leaves = spaces.leaves(self.observation_space)
         self._observations = spaces.empty(self.leaves, num_envs)
         self._rewards = np.zeros(num_envs, np.float32)
@@ -100,25 +106,26 @@ class PythonVector:
                 raise self._raised("reset", error) from error
             if not isinstance(result, tuple) or len(result) != 2:
                 raise EnvError(
-                    f"environment {self.spec.name!r}: reset() must return (observation, info), not a "
+                    f"environment {self.name!r}: reset() must return (observation, info), not a "
                     f"{type(result).__name__}{_count(result)}"
                 )
-            spaces.write(result[0], self.leaves, self._observations, lane)
+            spaces.write(result[0], self.leaves, self._observations, lane, self._after_reset)
         return self._observations
 
     def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:
         plain = len(self.leaves) == 1 and not self.leaves[0].path
         shape = self.leaves[0].shape
         for lane in range(self.num_envs) if lanes is None else np.flatnonzero(lanes).tolist():
+            action = spaces.nested_action(self.action_space, actions[lane]) if self._nests else actions[lane]
             try:
-                result = self.envs[lane].step(actions[lane])
+                result = self.envs[lane].step(action)
             except OutplayError:
                 raise
             except (Exception, SystemExit) as error:
                 raise self._raised("step", error) from error
             if not isinstance(result, tuple) or len(result) != 5:
                 raise EnvError(
-                    f"environment {self.spec.name!r}: step() must return (observation, reward, terminated, truncated, "
+                    f"environment {self.name!r}: step() must return (observation, reward, terminated, truncated, "
                     f"info), not a {type(result).__name__}{_count(result)}"
                 )
             observation, reward, terminated, truncated, _ = result
@@ -127,7 +134,7 @@ class PythonVector:
             if plain and isinstance(observation, np.ndarray) and observation.shape == shape:
                 self._observations[0][lane] = observation  # the usual case, without a detour
             else:
-                spaces.write(observation, self.leaves, self._observations, lane)
+                spaces.write(observation, self.leaves, self._observations, lane, self._after_step)
             self._rewards[lane] = reward if type(reward) is float else self._number(reward)
         return self._observations, self._rewards, self._terminated, self._truncated
 
@@ -138,9 +145,12 @@ class PythonVector:
         inner: Any = env.unwrapped
         inner = inner.old if isinstance(inner, OldStyleEnv) else inner
         if not hasattr(inner, "set_task"):
-            raise EnvError(f"env_task_fn is set, but environment {self.spec.name!r} has no set_task(task)")
+            raise EnvError(f"env_task_fn is set, but environment {self.name!r} has no set_task(task)")
         try:
-            inner.set_task(task)
+            if isinstance(env, OwnStreams):
+                env.call(inner.set_task, task)
+            else:
+                inner.set_task(task)
         except OutplayError:
             raise
         except (Exception, SystemExit) as error:
@@ -151,17 +161,17 @@ class PythonVector:
             isinstance(reward, np.ndarray) and reward.size == 1
         ):
             return float(np.asarray(reward).reshape(()))
-        raise EnvError(f"environment {self.spec.name!r}: a reward must be a number, not {reward!r}")
+        raise EnvError(f"environment {self.name!r}: a reward must be a number, not {reward!r}")
 
     def _flag(self, name: str, value: Any) -> bool:
         if isinstance(value, (bool, np.bool_, int, np.integer)) and value in (0, 1):
             return bool(value)
-        raise EnvError(f"environment {self.spec.name!r}: {name} must be True or False, not {value!r}")
+        raise EnvError(f"environment {self.name!r}: {name} must be True or False, not {value!r}")
 
     def _raised(self, call: str, error: BaseException) -> EnvError:
         place = traceback.extract_tb(error.__traceback__)[-1]
         return EnvError(
-            f"environment {self.spec.name!r} raised in {call}(): {type(error).__name__}: {error} "
+            f"environment {self.name!r} raised in {call}(): {type(error).__name__}: {error} "
             f"({Path(place.filename).name}, line {place.lineno})"
         )
 
@@ -169,7 +179,7 @@ class PythonVector:
         return None
 
     def set_state(self, state: State) -> Leaves:  # noqa: ARG002
-        raise EnvError(f"environment {self.spec.name!r} is rebuilt from its actions; it has no state to set")
+        raise EnvError(f"environment {self.name!r} is rebuilt from its actions; it has no state to set")
 
     def close(self) -> None:
         for env in self.envs:

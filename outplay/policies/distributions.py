@@ -13,11 +13,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from outplay.spaces import action_parts, is_composite
+
 Array = np.ndarray
 
 
 class Distribution(Protocol):
     num_params: int
+    num_constant: int  # of these, the last ones that do not depend on the observation
+    shape: tuple[int, ...]  # of one action: () or (n,)
 
     def sample(self, params: Array, rng: np.random.Generator) -> Array:
         """Actions drawn at random, (B,) or (B, n)."""
@@ -36,10 +40,12 @@ class Distribution(Protocol):
 
 
 def distribution_for(space: spaces.Space[Any]) -> Distribution:
+    if is_composite(space):
+        return Independent([distribution_for(part) for part in action_parts(space)])
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
-        return MultiCategorical([int(n) for n in space.nvec])
+        return MultiCategorical([int(n) for n in space.nvec.ravel()])
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(int(np.prod(space.shape)))
     assert isinstance(space, spaces.Box), f"{space} was let through"
@@ -51,6 +57,9 @@ _TINY = np.float32(1e-30)  # float32 draws can be 0
 
 class Categorical:
     """One of n actions. The params are logits."""
+
+    num_constant = 0
+    shape: tuple[int, ...] = ()
 
     def __init__(self, n: int) -> None:
         self.num_params = n
@@ -66,7 +75,7 @@ class Categorical:
         return best
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
-        return params.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        return params.log_softmax(-1).gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
         log_p = params.log_softmax(-1)
@@ -80,7 +89,10 @@ class Categorical:
 class MultiCategorical:
     """Several independent choices, each one of n."""
 
+    num_constant = 0
+
     def __init__(self, sizes: list[int]) -> None:
+        self.shape: tuple[int, ...] = (len(sizes),)
         self.parts = [Categorical(n) for n in sizes]
         self.sizes = sizes
         self.num_params = sum(sizes)
@@ -116,8 +128,11 @@ def _total(parts: list[Tensor]) -> Tensor:
 class Bernoulli:
     """n independent switches. The params are the logits of "on"."""
 
+    num_constant = 0
+
     def __init__(self, n: int) -> None:
         self.num_params = n
+        self.shape: tuple[int, ...] = (n,)
 
     def sample(self, params: Array, rng: np.random.Generator) -> Array:
         # u < sigmoid(logit), written as logit(u) < logit
@@ -152,6 +167,8 @@ class DiagonalGaussian:
     def __init__(self, n: int) -> None:
         self.n = n
         self.num_params = 2 * n
+        self.num_constant = n
+        self.shape: tuple[int, ...] = (n,)
 
     def sample(self, params: Array, rng: np.random.Generator) -> Array:
         mean, log_std = params[..., : self.n], params[..., self.n :]
@@ -173,3 +190,55 @@ class DiagonalGaussian:
         (mean, log_std), (new_mean, new_log_std) = old.chunk(2, -1), new.chunk(2, -1)
         spread = ((2 * log_std).exp() + (mean - new_mean) ** 2) / (2 * (2 * new_log_std).exp())
         return (new_log_std - log_std + spread - 0.5).sum(-1)
+
+
+class Independent:
+    """The parts of a Dict or Tuple action, each with a distribution of its own: their numbers side by side, as floats.
+
+    The params are those of the parts that depend on the observation, part by part, and then the others.
+    """
+
+    def __init__(self, parts: list[Distribution]) -> None:
+        self.parts = parts
+        self.num_params = sum(part.num_params for part in parts)
+        self.num_constant = sum(part.num_constant for part in parts)
+        sizes = [int(np.prod(part.shape)) for part in parts]
+        self.shape: tuple[int, ...] = (sum(sizes),)
+        self._numbers = _ranges(sizes, 0)
+        self._varying = _ranges([part.num_params - part.num_constant for part in parts], 0)
+        self._constant = _ranges([part.num_constant for part in parts], self.num_params - self.num_constant)
+
+    def sample(self, params: Array, rng: np.random.Generator) -> Array:
+        return self._joined([part.sample(self._array_of(i, params), rng) for i, part in enumerate(self.parts)])
+
+    def mode(self, params: Array) -> Array:
+        return self._joined([part.mode(self._array_of(i, params)) for i, part in enumerate(self.parts)])
+
+    def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
+        chosen = [
+            actions[..., self._numbers[i]] if part.shape else actions[..., self._numbers[i].start]
+            for i, part in enumerate(self.parts)
+        ]
+        return _total([part.log_prob(self._of(i, params), chosen[i]) for i, part in enumerate(self.parts)])
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return _total([part.entropy(self._of(i, params)) for i, part in enumerate(self.parts)])
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        return _total([part.kl(self._of(i, old), self._of(i, new)) for i, part in enumerate(self.parts)])
+
+    def _joined(self, actions: list[Array]) -> Array:
+        rows = len(actions[0])
+        return np.concatenate([action.reshape(rows, -1).astype(np.float32) for action in actions], -1)
+
+    def _array_of(self, part: int, params: Array) -> Array:
+        return np.concatenate([params[..., self._varying[part]], params[..., self._constant[part]]], -1)
+
+    def _of(self, part: int, params: Tensor) -> Tensor:
+        return torch.cat([params[..., self._varying[part]], params[..., self._constant[part]]], -1)
+
+
+def _ranges(sizes: list[int], begin: int) -> list[slice]:
+    """Where each of several pieces lies that follow each other."""
+    ends = (begin + np.cumsum(sizes)).tolist()
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]

@@ -326,7 +326,7 @@ class ActorCritic(Network):
         self,
         leaves: tuple[Leaf, ...],
         num_params: int,
-        gaussian: bool,
+        num_constant: int,
         model: ModelConfig,
         with_value: bool,
         generator: torch.Generator,
@@ -334,9 +334,9 @@ class ActorCritic(Network):
         super().__init__(leaves, model)
         self.shares_layers = model.vf_share_layers if model.vf_share_layers is not None else self.has_images
         self.with_value = with_value
-        # A Gaussian's spread does not depend on the observation: its parameters come after the means.
-        self.log_std = nn.Parameter(torch.zeros(num_params // 2)) if gaussian else None
-        self.policy_head = nn.Linear(self.num_hidden, num_params // 2 if gaussian else num_params, bias=model.use_bias)
+        # A Gaussian's spread does not depend on the observation: it comes after the parameters that do.
+        self.log_std = nn.Parameter(torch.zeros(num_constant)) if num_constant else None
+        self.policy_head = nn.Linear(self.num_hidden, num_params - num_constant, bias=model.use_bias)
         if with_value:
             if not self.shares_layers:
                 self.value_encoder = Encoder(leaves, model) if self.has_images else self.encoder
@@ -358,7 +358,7 @@ class ActorCritic(Network):
 
     def _params(self, hidden: Tensor) -> Tensor:
         params: Tensor = self.policy_head(hidden)
-        return params if self.log_std is None else torch.cat([params, self.log_std.expand_as(params)], -1)
+        return params if self.log_std is None else torch.cat([params, self.log_std.expand(len(params), -1)], -1)
 
     @torch.no_grad()
     def head(self) -> tuple[Tensor, Tensor]:
@@ -367,7 +367,7 @@ class ActorCritic(Network):
         bias: Tensor | None = self.policy_head.bias
         biases = [rows[0].new_zeros(len(rows[0])) if bias is None else bias]
         if self.log_std is not None:
-            rows.append(torch.zeros_like(rows[0]))
+            rows.append(rows[0].new_zeros(len(self.log_std), rows[0].shape[1]))
             biases.append(self.log_std)
         if self.with_value and self.shares_layers:
             rows.append(self.value_head.weight * self.value_scale)

@@ -17,7 +17,7 @@ from outplay.config import ModelConfig
 from outplay.cudagraphs import CapturedActing
 from outplay.errors import CheckpointError, ConfigError, EnvError
 from outplay.policies.dense import Dense
-from outplay.policies.distributions import DiagonalGaussian, distribution_for
+from outplay.policies.distributions import distribution_for
 from outplay.policies.networks import ActorCritic, Network
 from outplay.spaces import Leaf, Leaves, leaves
 from outplay.streams import seed_for
@@ -128,17 +128,20 @@ class Policy:
         for row, observation in enumerate(observations.values()):
             spaces.write(observation, self.leaves, rows, row, "this is")
         for leaf, values in zip(self.leaves, rows, strict=True):
-            if problem := spaces.problem_in(leaf, values):
-                raise EnvError(f"this is an {leaf.name} that {problem}")
+            if (wrong := spaces.problem_in(leaf, values)) is not None:
+                raise EnvError(f"this {spaces.element(leaf, wrong[0][1:])} {wrong[1]}")
         actions, next_state, extras = self.act(rows, state, explore, rng)
         in_env = self.to_env(actions)
         # A single number as Python's own, an array as it is.
-        plain = {name: in_env[row].item() if in_env.ndim == 1 else in_env[row] for row, name in enumerate(observations)}
+        plain = {
+            name: in_env[row].item() if in_env.ndim == 1 else spaces.nested_action(self.action_space, in_env[row])
+            for row, name in enumerate(observations)
+        }
         return plain, next_state, extras
 
     def _make_network(self, model: ModelConfig, with_value: bool, generator: torch.Generator) -> Network:
-        gaussian = isinstance(self.distribution, DiagonalGaussian)
-        return ActorCritic(self.leaves, self.distribution.num_params, gaussian, model, with_value, generator)
+        numbers = self.distribution.num_params, self.distribution.num_constant
+        return ActorCritic(self.leaves, *numbers, model, with_value, generator)
 
     def _chosen(self, params: Array, explore: bool, rng: np.random.Generator) -> Array:
         return self.distribution.sample(params, rng) if explore else self.distribution.mode(params)
@@ -247,30 +250,69 @@ def flatten(model: nn.Module, device: torch.device | None = None) -> Tensor:
 
 
 class ActionScaling:
-    """From the policy's actions to the environment's.
+    """From the policy's actions to the environment's, as one array.
 
     Box actions, if normalised: [-1, 1] is [low, high] where both are finite; a bound that is finite is never crossed.
+    Those of integers are rounded. The parts of Dict and Tuple actions are scaled each by itself, side by side.
     """
 
     def __init__(self, space: gymnasium.Space[Any], normalize: bool, clip: bool) -> None:
         self.space = space
+        self.shape = tuple(space.shape or ())
         self.start: Any = 0
-        if isinstance(space, (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)):
+        self.parts: list[ActionScaling] = []
+        if spaces.is_composite(space):
+            self.parts = [ActionScaling(part, normalize, clip) for part in spaces.action_parts(space)]
+        elif isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
             self.start = space.start
         self.is_box = isinstance(space, gymnasium.spaces.Box)
         self.clips = normalize or clip
         if isinstance(space, gymnasium.spaces.Box):
-            self.low, self.high = space.low.ravel(), space.high.ravel()
-            bounded = np.isfinite(self.low) & np.isfinite(self.high) & normalize
+            self.low, self.high, bounded = _bounds(space)
+            self.rounds = not np.issubdtype(np.dtype(space.dtype), np.floating)
+            self.clips |= self.rounds  # a larger integer would not fit its type
+            bounded &= normalize
             low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
-            self.scale = ((high - low) / 2).astype(np.float32)
-            self.middle = ((high + low) / 2).astype(np.float32)
+            self.scale = ((high - low) / 2).astype(np.float64 if self.rounds else np.float32)
+            self.middle = ((high + low) / 2).astype(self.scale.dtype)
 
     def __call__(self, actions: Array) -> Array:
+        if self.parts:
+            return self._side_by_side(actions)
         if not self.is_box:
+            # A choice has no axis of its own; several have one, whatever the shape of their space.
+            actions = actions.reshape(*actions.shape[:-1], *self.shape) if self.shape else actions
             return actions + self.start if np.any(self.start) else actions
-        shape = (*actions.shape[:-1], *(self.space.shape or ()))
+        shape = (*actions.shape[:-1], *self.shape)
         actions = self.middle + self.scale * actions
+        if self.rounds:
+            actions = np.rint(actions)
         if self.clips:
             actions = actions.clip(self.low, self.high)
         return actions.reshape(shape).astype(self.space.dtype, copy=False)
+
+    def _side_by_side(self, actions: Array) -> Array:
+        """In doubles, which hold floats and integers alike."""
+        batch, columns, begin = actions.shape[:-1], [], 0
+        for part in self.parts:
+            size = spaces.action_size(part.space)
+            if isinstance(part.space, gymnasium.spaces.Discrete):
+                own = part(actions[..., begin])
+            else:
+                own = part(actions[..., begin : begin + size])
+            columns.append(own.reshape(*batch, size).astype(np.float64))
+            begin += size
+        return np.concatenate(columns, -1)
+
+
+_LARGEST = 2.0**53  # integers beyond are not exact as doubles
+
+
+def _bounds(space: gymnasium.spaces.Box) -> tuple[Array, Array, Array]:
+    """The bounds of a Box, (n,) each, and where both are: not where they are only what the type can hold."""
+    low, high = space.low.ravel(), space.high.ravel()
+    if np.issubdtype(np.dtype(space.dtype), np.floating):
+        return low, high, np.isfinite(low) & np.isfinite(high)
+    bounded = space.bounded_below.ravel() & space.bounded_above.ravel()
+    low, high = low.astype(np.float64).clip(min=-_LARGEST), high.astype(np.float64).clip(max=_LARGEST)
+    return low, high, bounded & (high - low < _LARGEST)

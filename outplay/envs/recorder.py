@@ -1,0 +1,153 @@
+"""How a Fragment is filled step by step, and what is wrong with the numbers in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from outplay import spaces
+from outplay.envs.vector import Array, Vector
+from outplay.errors import EnvError
+from outplay.fragments import Fragment
+from outplay.spaces import Leaves
+
+
+class Recorder:
+    """The arrays of a Fragment while it is being filled."""
+
+    def __init__(self, vector: Vector, group: int, state: dict[str, Array], steps: int, complete: bool) -> None:
+        self.vector = vector
+        self.group = group
+        self.complete = complete
+        self.size = steps
+        self.lanes = vector.num_envs
+        self.observations = tuple(np.empty((steps, self.lanes, *leaf.shape), leaf.dtype) for leaf in vector.leaves)
+        self.rewards = np.empty((steps, self.lanes), np.float32)
+        self.terminated = np.zeros((steps, self.lanes), bool)
+        self.truncated = np.zeros((steps, self.lanes), bool)
+        self.valid = np.ones((steps, self.lanes), bool)
+        self.episode_start = np.zeros((steps, self.lanes), bool)
+        self.actions: Array | None = None
+        self.extras: dict[str, Array] = {}
+        self.state = state
+        self.finals: list[tuple[int, int, Leaves]] = []
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+
+    def before(self, t: int, observations: Leaves, playing: Array, starts: Array) -> None:
+        if t == self.size:
+            self._grow()
+        for array, leaf in zip(self.observations, observations, strict=True):
+            array[t] = leaf
+        self.episode_start[t] = starts
+        if self.complete:
+            self.valid[t] = playing
+
+    def after(
+        self, t: int, actions: Array, extras: dict[str, Array], rewards: Array, terminated: Array, truncated: Array
+    ) -> None:
+        if self.actions is None:
+            self.actions = np.empty((self.size, *actions.shape), actions.dtype)
+            self.extras = {name: np.empty((self.size, *array.shape), array.dtype) for name, array in extras.items()}
+        self.actions[t] = actions
+        for name, array in extras.items():
+            self.extras[name][t] = array
+        self.rewards[t] = rewards
+        self.terminated[t] = terminated
+        self.truncated[t] = truncated
+
+    def ended(self, t: int, lanes: Array, observations: Leaves, returns: Array, lengths: Array) -> None:
+        for lane in lanes:
+            self.returns.append(float(returns[lane]))
+            self.lengths.append(int(lengths[lane]))
+            if self.truncated[t, lane] and not self.terminated[t, lane]:
+                self.finals.append((t, int(lane), tuple(np.array(leaf[lane]) for leaf in observations)))
+
+    def _grow(self) -> None:
+        def doubled(array: Array) -> Array:
+            larger = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
+            larger[: len(array)] = array
+            return larger
+
+        self.size *= 2
+        self.observations = tuple(doubled(array) for array in self.observations)
+        for name in ("rewards", "terminated", "truncated", "valid", "episode_start", "actions"):
+            setattr(self, name, doubled(getattr(self, name)))
+        self.extras = {name: doubled(array) for name, array in self.extras.items()}
+
+    def finish(
+        self, t: int, version: int, last: Leaves, episodes: Array, vector_state: dict[str, Any] | None
+    ) -> Fragment:
+        assert self.actions is not None
+        finals = spaces.empty(self.vector.leaves, len(self.finals))
+        for row, (_, _, observation) in enumerate(self.finals):
+            for array, leaf in zip(finals, observation, strict=True):
+                array[row] = leaf
+        return Fragment(
+            group=self.group,
+            version=version,
+            observations=tuple(array[:t] for array in self.observations),
+            actions=self.actions[:t],
+            rewards=self.rewards[:t],
+            terminated=self.terminated[:t],
+            truncated=self.truncated[:t],
+            valid=self.valid[:t],
+            episode_start=self.episode_start[:t],
+            extras={name: array[:t] for name, array in self.extras.items()},
+            last_observations=tuple(np.array(leaf) for leaf in last),
+            final_observations=finals,
+            final_steps=np.array([step for step, _, _ in self.finals], np.int64),
+            final_lanes=np.array([lane for _, lane, _ in self.finals], np.int64),
+            policy_state=self.state,
+            episode_returns=np.array(self.returns, np.float64),
+            episode_lengths=np.array(self.lengths, np.int64),
+            episodes=np.array(episodes),
+            vector_state=vector_state,
+        )
+
+
+def check_values(fragment: Fragment, vector: Vector, began: Array, fresh: Array) -> None:
+    """Refuse numbers that no network can learn from; say where they came from.
+
+    `began`: how many steps the lanes' episodes had when the Fragment began. `fresh`: the lanes whose last observation
+    is the first one of an episode.
+    """
+    for i, leaf in enumerate(vector.leaves):
+        if (wrong := spaces.problem_in(leaf, fragment.observations[i])) is not None:
+            (t, lane, *index), problem = wrong
+            _refuse(fragment, vector, lane, _steps_before(fragment, began, t, lane), leaf, index, problem)
+        if (wrong := spaces.problem_in(leaf, fragment.final_observations[i])) is not None:
+            (row, *index), problem = wrong
+            t, lane = int(fragment.final_steps[row]), int(fragment.final_lanes[row])
+            _refuse(fragment, vector, lane, _steps_before(fragment, began, t, lane) + 1, leaf, index, problem)
+        if (wrong := spaces.problem_in(leaf, fragment.last_observations[i])) is not None:
+            (lane, *index), problem = wrong
+            last = _steps_before(fragment, began, len(fragment.rewards) - 1, lane) + 1
+            _refuse(fragment, vector, lane, 0 if fresh[lane] else last, leaf, index, problem)
+    if len(unlearnable := np.argwhere(~np.isfinite(fragment.rewards))):
+        t, lane = unlearnable[0].tolist()
+        problem = f"is {fragment.rewards[t, lane]}; every number that it returns must be finite"
+        _refuse(fragment, vector, lane, _steps_before(fragment, began, t, lane) + 1, None, [], problem)
+
+
+def _steps_before(fragment: Fragment, began: Array, t: int, lane: int) -> int:
+    """How many steps an episode had when step `t` of the Fragment began."""
+    starts = np.flatnonzero(fragment.episode_start[: t + 1, lane])
+    return t - int(starts[-1]) if len(starts) else int(began[lane]) + t
+
+
+def _refuse(
+    fragment: Fragment,
+    vector: Vector,
+    lane: int,
+    step: int,
+    leaf: spaces.Leaf | None,
+    index: list[int],
+    problem: str,
+) -> None:
+    what = "a reward" if leaf is None else f"an {spaces.element(leaf, tuple(index))}"
+    when = f"step {step} of an episode" if step else "reset()"
+    raise EnvError(
+        f"environment {vector.name!r}: {when} returned {what} that {problem} (EnvGroup {fragment.group}, lane {lane})"
+    )
