@@ -200,6 +200,10 @@ def element(leaf: Leaf, index: tuple[int, ...]) -> str:
     return leaf.name + (f"[{', '.join(map(str, index))}]" if index else "")
 
 
+def in_one_line(space: spaces.Space[Any]) -> str:
+    return " ".join(str(space).split())
+
+
 def check_action_space(space: spaces.Space[Any]) -> None:
     """Refuse by name what no policy can act in."""
     for part in action_parts(space):

@@ -140,7 +140,7 @@ class Algorithm:
             what_to_do = f"; {probe.remedy}" if probe.remedy else ""
             log.warning("environment %r: %s, so a resumed run will not be exact%s", name, self.inexact, what_to_do)
         if probe.left_out:
-            log.warning("environment %r: %s is text, which is left out", name, " and ".join(probe.left_out))
+            log.warning("environment %r: text is left out of its observations: %s", name, ", ".join(probe.left_out))
 
     @property
     def num_workers(self) -> int:

@@ -48,7 +48,8 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
         )
     leaves = spaces.leaves(spaces.without_text(env.observation_space))
     spaces.check_action_space(env.action_space)
-    yield "ok", f"observation space {env.observation_space}, action space {env.action_space}"
+    in_one_line = spaces.in_one_line
+    yield "ok", f"observation space {in_one_line(env.observation_space)}, action space {in_one_line(env.action_space)}"
 
     env.action_space.seed(0)
     result = env.reset(seed=0)
@@ -84,7 +85,7 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
         yield "ok", "a native vector steps it"
     probe = probe_env(spec)
     if probe.left_out:
-        yield "note", f"{' and '.join(probe.left_out)} is text, which is left out"
+        yield "note", f"text is left out of its observations: {', '.join(probe.left_out)}"
     yield "note", f"a step takes {probe.step_seconds * 1e6:,.0f} µs, a reset {probe.reset_seconds * 1e6:,.0f} µs"
     if probe.global_streams:
         yield (
@@ -119,7 +120,10 @@ def _observation_problems(
             return
     if not env.observation_space.contains(observation):
         kind = f"{type(observation).__name__} {getattr(observation, 'dtype', '')}".strip()
-        yield "type", f"an observation that is not in its space {env.observation_space} (its type: {kind})"
+        yield (
+            "type",
+            f"an observation that is not in its space {spaces.in_one_line(env.observation_space)} (its type: {kind})",
+        )
 
 
 def _step_problems(reward: Any, terminated: Any, truncated: Any, info: Any) -> Iterator[tuple[str, str]]:

@@ -120,10 +120,10 @@ class OwnStreams(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], names: tuple[str, ...]) -> None:
         self._names = names
-        self._seed(_SEED)
+        self.seed_streams(_SEED)
         super().__init__(self.call(make))
 
-    def _seed(self, seed: int) -> None:
+    def seed_streams(self, seed: int) -> None:
         self._streams = [_STREAMS[name](seed) for name in self._names]
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -133,7 +133,7 @@ class OwnStreams(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> Any:
         if (seed := options.get("seed")) is not None:
-            self._seed(seed)
+            self.seed_streams(seed)
         return self.call(self.env.reset, **options)
 
     def step(self, action: Any) -> Any:

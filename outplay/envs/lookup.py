@@ -23,6 +23,7 @@ from outplay.envs.deadline import TimedEnv
 from outplay.envs.global_streams import OwnStreams
 from outplay.envs.oldstyle import adapt_old_style
 from outplay.envs.unknown import newer, unknown
+from outplay.envs.wrappers import statistics_in
 from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
 
 log = logging.getLogger("outplay")
@@ -303,9 +304,11 @@ def _make_by_factory(spec: EnvSpec, factory: Factory, extra: dict[str, Any]) -> 
         raise EnvError(_not_made(spec, error)) from error
     if isinstance(made, gymnasium.vector.VectorEnv):
         mode = made.metadata.get("autoreset_mode", "unknown")
+        statistics = statistics_in(made)
         raise EnvError(
             f"environment {spec.name!r} made a VectorEnv (autoreset mode {mode}); make single environments instead: "
             "EnvGroups vectorise them, and seed and restart each episode themselves"
+            + ("" if statistics is None else f"; {statistics[0]}: {statistics[1]}")
         )
     env = adapt_old_style(made, spec.name)
     if spec.max_episode_steps is not None:

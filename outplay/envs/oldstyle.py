@@ -15,6 +15,7 @@ from outplay.errors import EnvError
 
 log = logging.getLogger("outplay")
 
+_WRAPPERS_OF_MAKE = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "StepAPICompatibility"}
 _warned: set[str] = set()
 
 
@@ -38,7 +39,9 @@ def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
             "(observation, reward, terminated, truncated, info)",
             name,
         )
-    return OldStyleEnv(_without_checker(env), name)
+    inner, limit = _without_wrappers_of_make(env)
+    adapted = OldStyleEnv(inner, name)
+    return adapted if limit is None else gymnasium.wrappers.TimeLimit(adapted, limit)
 
 
 def _takes_seed(env: Any) -> bool:
@@ -55,12 +58,17 @@ def _takes_seed(env: Any) -> bool:
     return True
 
 
-def _without_checker(env: Any) -> Any:
-    """Without the wrapper of `gym.make` that only checks, by names that numpy 2 no longer has."""
-    for layer in layers(env):
-        if type(getattr(layer, "env", None)).__name__ == "PassiveEnvChecker":
-            layer.env = layer.env.env
-    return env.env if type(env).__name__ == "PassiveEnvChecker" else env
+def _without_wrappers_of_make(env: Any) -> tuple[Any, int | None]:
+    """What `gym.make` has wrapped, and its limit of steps.
+
+    Each version of Gym wraps what it makes for its own form of `step`; the checker needs names that numpy 2 lacks.
+    """
+    limit = None
+    while not isinstance(env, gymnasium.Env) and type(env).__name__ in _WRAPPERS_OF_MAKE:
+        if type(env).__name__ == "TimeLimit":
+            limit = env._max_episode_steps
+        env = env.env
+    return env, limit
 
 
 class OldStyleEnv(gymnasium.Env[Any, Any]):

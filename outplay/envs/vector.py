@@ -97,7 +97,7 @@ class PythonVector:
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         for i, (lane, seed) in enumerate(zip(np.flatnonzero(lanes).tolist(), seeds, strict=True)):
             if tasks is not None and tasks[i] is not None:
-                self._set_task(self.envs[lane], tasks[i])
+                self._set_task(self.envs[lane], tasks[i], seed)
             try:
                 result = self.envs[lane].reset(seed=seed)
             except OutplayError:
@@ -141,13 +141,15 @@ class PythonVector:
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
         pass  # one environment after the other: there is nothing to be gained
 
-    def _set_task(self, env: gymnasium.Env[Any, Any], task: Any) -> None:
+    def _set_task(self, env: gymnasium.Env[Any, Any], task: Any, seed: int | None) -> None:
         inner: Any = env.unwrapped
         inner = inner.old if isinstance(inner, OldStyleEnv) else inner
         if not hasattr(inner, "set_task"):
             raise EnvError(f"env_task_fn is set, but environment {self.name!r} has no set_task(task)")
         try:
             if isinstance(env, OwnStreams):
+                if seed is not None:  # what it draws for a task must not depend on the episode before
+                    env.seed_streams(seed)
                 env.call(inner.set_task, task)
             else:
                 inner.set_task(task)

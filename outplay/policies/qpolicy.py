@@ -15,7 +15,7 @@ from outplay.errors import EnvError
 from outplay.policies.networks import Network
 from outplay.policies.policy import Policy
 from outplay.policies.qnetwork import QNetwork, QOptions
-from outplay.spaces import Leaves
+from outplay.spaces import Leaves, in_one_line
 
 Array = np.ndarray
 
@@ -39,7 +39,9 @@ class QPolicy(Policy):
         **more: Any,
     ) -> None:
         if not isinstance(action_space, gymnasium.spaces.Discrete):
-            raise EnvError(f"DQN needs a Discrete action space, and this one is {action_space}; PPO takes any")
+            raise EnvError(
+                f"DQN needs a Discrete action space, and this one is {in_one_line(action_space)}; PPO takes any"
+            )
         self._q = q or QOptions()
         self._spread = spread
         self._chances: Array | None = None  # of an action at random, in each lane

@@ -479,7 +479,11 @@ def test_auto_uses_workers_where_an_environment_is_slow(monkeypatch: pytest.Monk
         (probes.Old, {}, "derive it from gymnasium.Env"),
         (probes.Restless, {}, "draw all random numbers from self.np_random"),
         (probes.Flawed, {"flaw": "raises"}, "it raised RuntimeError: the gripper is stuck"),
-        (probes.Flawed, {"flaw": "observation is nan"}, "step() returned an observation[0] that is nan; every number that it returns must be finite (step 5)"),
+        (
+            probes.Flawed,
+            {"flaw": "observation is nan"},
+            "step() returned an observation[0] that is nan; every number that it returns must be finite (step 5)",
+        ),
         (probes.Flawed, {"flaw": "reward is nan"}, "a reward is nan"),
         (probes.Flawed, {"flaw": "observation has another shape"}, "an observation of shape (3,)"),
         (
@@ -507,7 +511,7 @@ FLAWS = {
     "observation is nan": r"Flawed': step \d+ of an episode returned an observation\[0\] that is nan; every number",
     "reward is nan": r"Flawed': step \d+ of an episode returned a reward that is nan; .* \(EnvGroup 0, lane 0\)",
     "reward is infinite": r"Flawed': step \d+ of an episode returned a reward that is inf",
-    "observation has another shape": r"Flawed': step\(\) returned an observation of shape \(3,\), but its observation space",
+    "observation has another shape": r"Flawed': step\(\) returned an observation of shape \(3,\), but its",
     "four values": r"step\(\) must return \(observation, reward, terminated, truncated, info\), not a tuple of 4",
     "reward is a list": "a reward must be a number, not",
     "done is a number": "terminated must be True or False, not 1.5",
@@ -558,7 +562,7 @@ def test_a_choice_that_its_space_does_not_have_is_refused() -> None:
         PPO(env=probes.OutOfRange, config={"num_workers": 0}) as trainer,
         pytest.raises(
             EnvError,
-            match=r"OutOfRange': reset\(\) returned an observation\['switch'\] that is 2, which is not in its space Disc",
+            match=r"OutOfRange': reset\(\) returned an observation\['switch'\] that is 2, which is not in",
         ),
     ):
         trainer.train()
