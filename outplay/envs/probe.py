@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,13 +124,14 @@ def _why_inexact(vector: Vector, first: _Episodes, seed: int) -> Inexact:
 def _play(vector: Vector, seed: int, lane: int, most_steps: int = _STEPS) -> _Episodes:
     """As many steps in this lane as time allows. Lanes before it play as well, on other seeds."""
     playing = np.arange(vector.num_envs) <= lane
-    vector.action_space.seed(seed_for(seed, "probe"))
+    space = copy.deepcopy(vector.action_space)  # the environment may draw from its own
+    space.seed(seed_for(seed, "probe"))
     played = _Episodes([])
     started = time.perf_counter()
     played.said.append(_bytes(*_reset(vector, playing, seed, 0, lane), lane=lane))
     played.reset_seconds, played.resets = time.perf_counter() - started, 1
     for number in range(1, most_steps + 1):
-        action = flat_action(vector.action_space, vector.action_space.sample())
+        action = flat_action(space, space.sample())
         clock = time.perf_counter()
         observations, rewards, terminated, truncated = vector.step(np.stack([action] * vector.num_envs), playing)
         stepped = time.perf_counter()
