@@ -87,10 +87,10 @@ def test_actions_are_in_their_space(name: str, explore: bool) -> None:
 def test_what_is_not_supported_is_named() -> None:
     with pytest.raises(EnvError, match=r"observation space Sequence at observation\['a'\] is not supported; Box"):
         leaves(spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}))
-    with pytest.raises(EnvError, match="action space Dict is not supported; Discrete"):
-        check_action_space(spaces.Dict({"a": spaces.Discrete(2)}))
-    with pytest.raises(EnvError, match="must hold floats"):
-        check_action_space(spaces.Box(0, 5, (2,), np.int64))
+    with pytest.raises(EnvError, match="action space Sequence is not supported; Discrete"):
+        check_action_space(spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}))
+    with pytest.raises(EnvError, match="has nothing in it"):
+        check_action_space(spaces.Tuple(()))
 
 
 def test_the_layers_are_what_the_model_says() -> None:

@@ -129,7 +129,7 @@ class Policy:
             spaces.write(observation, self.leaves, rows, row, "this is")
         for leaf, values in zip(self.leaves, rows, strict=True):
             if (wrong := spaces.problem_in(leaf, values)) is not None:
-                raise EnvError(f"this {spaces.element(leaf, wrong[0][1:])} {wrong[1]}")
+                raise EnvError(f"this is an {spaces.element(leaf, wrong[0][1:])} that {wrong[1]}")
         actions, next_state, extras = self.act(rows, state, explore, rng)
         in_env = self.to_env(actions)
         # A single number as Python's own, an array as it is.

@@ -79,7 +79,7 @@ def test_an_observation_of_another_shape_is_refused() -> None:
     ("observation", "sentence"),
     [
         ((np.zeros(4, np.float32), {}), r"this is \(observation, info\) where the observation alone is needed"),
-        (np.full(4, np.nan, np.float32), "this is an observation that is nan"),
+        (np.full(4, np.nan, np.float32), r"this is an observation\[0\] that is nan"),
         ("four", "this is an observation of shape"),
         (None, "this is an observation of shape"),
     ],

@@ -22,7 +22,7 @@ class SeedsGlobals(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.seed_globals(seed)
-        self.place = self.drawn()
+        self.place, self.steps = self.drawn(), 0
         return self.place, {}
 
     def seed_globals(self, seed: int | None) -> None:
@@ -33,8 +33,9 @@ class SeedsGlobals(gymnasium.Env[Any, Any]):
         return np.array([np.random.randn(), random.gauss(0, 1), random.random()], np.float32)
 
     def step(self, action: Any) -> Any:
+        self.steps += 1
         self.place = 0.5 * self.place + self.drawn() * (1 + int(action))
-        return self.place, float(self.place[0] > 0), bool(self.place[2] > 2.2), False, {}
+        return self.place, float(self.place[0] > 0), bool(self.place[2] > 2.2), self.steps == 25, {}
 
 
 class DrawsFromGlobals(SeedsGlobals):

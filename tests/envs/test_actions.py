@@ -67,6 +67,7 @@ def test_other_algorithms_take_them(algorithm: Any) -> None:
         assert not trainer.policy.flat.equal(before)
 
 
+@pytest.mark.slow
 def test_all_parts_of_an_action_are_learned() -> None:
     """The reward is the sum of all numbers: every part has to rise."""
     with PPO(env=odd.Acts, config=settings("Dict", train_batch_size=1200, lr=0.01)) as trainer:
