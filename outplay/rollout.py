@@ -341,11 +341,15 @@ class WorkerPool:
         self.replaced = 0
         self._deaths = [0] * num_workers  # of each, since it last answered
         self.generations = [0] * num_workers  # of each: how often it was replaced
+        self._hint = ""  # why workers may die
         self.local = None if num_workers else RolloutWorker(count_cpus(), *arguments(0))
         self.remote = [self._start(index) for index in range(num_workers)]
 
     def _start(self, index: int) -> ActorHandle:
-        worker: ActorHandle = remote(RolloutWorker).remote(1, *self._arguments(index))
+        spec, *more = self._arguments(index)
+        if spec.env.step_timeout_s is not None:  # code in C that hangs says nothing before its process is ended
+            self._hint = f"; environment {spec.env.name!r} may hang: env_step_timeout_s is {spec.env.step_timeout_s:g}"
+        worker: ActorHandle = remote(RolloutWorker).remote(1, spec, *more)
         return worker
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
@@ -404,7 +408,7 @@ class WorkerPool:
             limit = f"max_worker_restarts is {self._max_restarts}"
             if hangs:
                 raise EnvTimeoutError(f"{error}, and so it was {times}, in new processes ({limit})") from error
-            raise RunError(f"worker {place} died {times} ({limit}); last: {error}") from error
+            raise RunError(f"worker {place} died {times} ({limit}); last: {error}{self._hint}") from error
         if hangs:
             engine.kill(self.remote[place])
         reason = f"hangs ({error})" if hangs else "died"

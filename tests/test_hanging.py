@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from outplay import DQN, PPO, EnvError, EnvTimeoutError
+from outplay import DQN, PPO, EnvError, EnvTimeoutError, RunError
 from tests import probes
 from tests.test_cli import start, wait_for
 
@@ -83,6 +83,18 @@ def test_a_worker_that_hangs_is_replaced_and_the_result_is_the_same(
     if how != "in C":  # there, the worker dies before it can say what it was about
         assert "environment 'tests.test_hanging:Hanging' hangs: step() has not returned after 3 s" in caplog.text
     assert "and is replaced; its environments are built again" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("process_engine")
+def test_what_hangs_in_c_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    with PPO(env=Hanging, config=settings(tmp_path, "in C", num_workers=1, env_step_timeout_s=1)) as trainer:
+        trainer.train()
+        (tmp_path / "armed").touch()
+        with pytest.raises(
+            RunError, match=r"worker 0 died 3 times .* environment 'tests.test_hanging:Hanging' may hang"
+        ):
+            trainer.train()
 
 
 @pytest.mark.slow
