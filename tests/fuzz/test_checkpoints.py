@@ -70,7 +70,7 @@ def test_a_changed_checkpoint_is_refused_or_works(target: Any, data: st.DataObje
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(FUZZ, max_examples=2_000)
+@settings(FUZZ, max_examples=1_000)
 @given(data=st.data())
 def test_thousands_of_changed_checkpoints(target: Any, data: st.DataObject) -> None:
     attempt(*target, data)

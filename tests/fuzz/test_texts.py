@@ -169,27 +169,27 @@ def test_files_of_a_run(run_folder: Path, data: st.DataObject) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 class TestThousands:
-    @settings(FUZZ, max_examples=10_000)
+    @settings(FUZZ, max_examples=5_000)
     @given(text=yaml_text)
     def test_of_odd_pieces(self, folder: Path, text: str) -> None:
         load(folder / "pieces.yml", text.encode(errors="replace"))
 
-    @settings(FUZZ, max_examples=5_000)
+    @settings(FUZZ, max_examples=3_000)
     @given(text=changed_bytes(yaml.safe_dump(EXPERIMENT).encode()))
     def test_of_changed_bytes(self, folder: Path, text: bytes) -> None:
         load(folder / "bytes.yml", text)
 
-    @settings(FUZZ, max_examples=2_000)
+    @settings(FUZZ, max_examples=1_000)
     @given(tree=changed_tree(EXPERIMENT))
     def test_of_odd_values(self, folder: Path, tree: Any) -> None:
         make(folder / "odd.yml", tree)
 
-    @settings(FUZZ, max_examples=3_000)
+    @settings(FUZZ, max_examples=2_000)
     @given(arguments=commands())
     def test_of_config_values(self, arguments: list[str]) -> None:
         run_command(*arguments)
 
-    @settings(FUZZ, max_examples=1_000)
+    @settings(FUZZ, max_examples=300)
     @given(data=st.data())
     def test_of_files_of_a_run(self, run_folder: Path, data: st.DataObject) -> None:
         read(run_folder, data)
