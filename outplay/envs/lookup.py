@@ -70,16 +70,23 @@ class EnvSpec:
     fire_on_reset: bool = False
     global_streams: tuple[str, ...] = ()  # of the process, that it draws from: see OwnStreams
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For another process: with what was registered for the id, which may not be so there."""
-        needed = self.factory is None and import_path(self.id) != self.id
-        return {**vars(self), "registered": gymnasium.registry.get(self.id) if needed else None}
+    # What Gymnasium knows of the id, on the way to a process that has not imported what registers it.
+    registration: Any = field(default=None, repr=False, compare=False)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        registered = state.pop("registered")
-        vars(self).update(state)
-        if registered is not None:
-            gymnasium.registry.setdefault(self.id, registered)
+    def __getstate__(self) -> dict[str, Any]:
+        needed = self.factory is None and self.registration is None and import_path(self.id) != self.id
+        return {**vars(self), **({"registration": gymnasium.registry.get(self.id)} if needed else {})}
+
+    def register(self) -> None:
+        """Let Gymnasium know the id here, too."""
+        if self.registration is None or self.id in gymnasium.registry:
+            return
+        if isinstance(entry_point := self.registration.entry_point, str):
+            try:
+                importlib.import_module(entry_point.split(":")[0])  # its package may register the id itself
+            except Exception as error:
+                raise EnvError(_not_made(self, error)) from error
+        gymnasium.registry.setdefault(self.id, self.registration)
 
     @property
     def id(self) -> str:
@@ -281,6 +288,7 @@ def _short(error: BaseException) -> str:
 
 
 def _make_by_id(spec: EnvSpec, extra: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    spec.register()
     if spec.id.startswith("ALE/"):
         import ale_py
 

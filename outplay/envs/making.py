@@ -25,6 +25,7 @@ def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1, apart: bool 
 
     `apart`: some will have to wait until others have ended an episode, and should cost nothing while they do.
     """
+    spec.register()
     vector: Vector
     if spec.is_atari:
         vector = AtariVector(spec, num_envs, num_threads, apart)

@@ -90,6 +90,7 @@ def test_a_name_that_an_import_registers(package: Path, run_script: Script, env:
     saved = package / "saved"
     done = run_script(TRAIN.format(imports="import tiny_envs", env=env), str(saved))
     assert done.returncode == 0, done.stderr
+    assert "Overriding" not in done.stderr
     assert done.stdout.splitlines()[-1] == recorded
 
     refused = cli(package, "evaluate", str(saved), "--episodes", "2")
