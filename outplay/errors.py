@@ -3,6 +3,7 @@
     OutplayError
     ├── EngineError            (RuntimeError)   the engine: started twice, not installed, shut down, lost
     ├── TaskError                               remote code raised; the original is the cause
+    ├── TaskCancelledError                      the task was cancelled by outplay.cancel()
     ├── WorkerDiedError                         the process that ran a task died, and its retries are used up
     ├── ActorDiedError                          the actor is dead, or died during the call
     ├── ObjectLostError                         the process that was to produce an object died
@@ -58,6 +59,10 @@ class TaskError(OutplayError):
 
 class RemoteExceptionStandIn(Exception):  # noqa: N818 - it stands for any exception
     """Stands for an exception of remote code that could not travel; says what it was."""
+
+
+class TaskCancelledError(OutplayError):
+    """The task, or the call of an actor, was cancelled by `outplay.cancel`."""
 
 
 class WorkerDiedError(OutplayError):

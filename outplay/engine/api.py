@@ -1,4 +1,4 @@
-"""The engine's public functions: `init`, `put`, `get`, `wait`, `reserve`, `kill`, `shutdown`."""
+"""The engine's public functions: `init`, `put`, `get`, `wait`, `cancel`, `reserve`, `kill`, `shutdown` and others."""
 
 from __future__ import annotations
 
@@ -211,8 +211,40 @@ def reserve(bundles: list[dict[str, float]], timeout: float | None = None) -> Re
     return engine().reserve(parse_bundles(bundles), timeout)
 
 
+def cancel(ref: Ref, force: bool = False) -> None:
+    """Cancel the task, or the call of an actor, that is to produce `ref`; what it has started is cancelled with it.
+
+    A call that has not started never will. A task that runs gets a KeyboardInterrupt, or with `force` its process
+    is killed; an actor's method that runs is left alone. `get` then raises `TaskCancelledError`. What is finished
+    stays as it is.
+
+    >>> try:
+    ...     outplay.get(refs)
+    ... except KeyboardInterrupt:
+    ...     for ref in refs:
+    ...         outplay.cancel(ref)
+    """
+    if isinstance(ref, ActorHandle):
+        raise TypeError("cancel() takes the Ref of a call; to end an actor, use outplay.kill(handle)")
+    if not isinstance(ref, Ref):
+        raise TypeError(f"cancel() takes one Ref, not {type(ref).__name__}")
+    _running().cancel(ref, force)
+
+
+def get_actor(name: str) -> ActorHandle:
+    """The handle of the living actor that was started with `.options(name=…)`; ValueError if there is none.
+
+    >>> server = ParameterServer.options(name="server").remote()
+    >>> outplay.get_actor("server").pull.remote()  # in any task or actor
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"get_actor() takes an actor's name, not {type(name).__name__}")
+    token, callee = engine().get_actor(name)
+    return ActorHandle(token, callee.name, callee.methods)
+
+
 def kill(handle: ActorHandle) -> None:
-    """End an actor now. Calls that wait or run fail with `ActorDiedError`; it is not restarted."""
+    """End an actor now: without its `close`, and without another start. Its calls fail with `ActorDiedError`."""
     if not isinstance(handle, ActorHandle):
         raise TypeError(f"kill() takes an actor's handle, not {type(handle).__name__}")
     _running().kill(handle._token)

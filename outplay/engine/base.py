@@ -9,10 +9,12 @@ values = engine.get(refs, timeout)
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from outplay.engine import serialize
 from outplay.engine.options import Options, Reservation
 from outplay.engine.typed import UNKNOWN, TypedSignature
-from outplay.errors import RemoteExceptionStandIn, TaskError, TypeMismatchError
+from outplay.errors import RemoteExceptionStandIn, TaskError, TypeMismatchError, nearest
 
 
 class Ref:
@@ -97,6 +99,8 @@ class Engine(Protocol):
         self, token: Any, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int
     ) -> list[Ref]: ...
     def kill(self, token: Any) -> None: ...
+    def cancel(self, ref: Ref, force: bool) -> None: ...
+    def get_actor(self, name: str) -> tuple[Any, Callee]: ...
     def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation: ...
     def release(self, reservation: Reservation) -> None: ...
     def shutdown(self) -> None: ...
@@ -107,6 +111,20 @@ def result_types(signature: TypedSignature | None, num_returns: int) -> list[Any
     return [UNKNOWN] * num_returns if signature is None else signature.result_types(num_returns)
 
 
+class Attempt:
+    """A guard for `invoke` that remembers what the function raised."""
+
+    raised: BaseException | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.raised = error
+
+
+_NO_GUARD = nullcontext()
+
+
 def invoke(
     name: str,
     function: Callable[..., Any],
@@ -114,11 +132,13 @@ def invoke(
     num_returns: int,
     signature: TypedSignature | None,
     passes: tuple[type[BaseException], ...] = (),
+    guard: AbstractContextManager[object] = _NO_GUARD,
 ) -> list[Any]:
     """Run remote code and return its results, one for each Ref; raise only TaskError or TypeMismatchError.
 
     `arguments` is called here because making them runs the user's code too (unpickling imports their modules).
-    `passes` lists exceptions that are not the remote code's: inline, Ctrl-C.
+    `passes` lists exceptions that do not become a TaskError: an actor's sys.exit(), and inline, Ctrl-C.
+    `guard` is entered while the function runs, and sees what it raises.
     """
     try:
         args, kwargs = arguments()
@@ -132,7 +152,8 @@ def invoke(
     if signature is not None:
         signature.check_call(args, kwargs)
     try:
-        value = function(*args, **kwargs)
+        with guard:
+            value = function(*args, **kwargs)
         results = split(name, value, num_returns)
     except passes:
         raise
@@ -144,12 +165,33 @@ def invoke(
     return results
 
 
+@functools.lru_cache(maxsize=256)
+def packed_types(types: tuple[type[BaseException], ...]) -> bytes:
+    """Exception types as they travel with a task."""
+    return serialize.function_bytes(types, *types) if types else b""
+
+
 class CarriedError(Exception):
     """An argument's Ref stands for an error: the call fails with that error, as if `get` had been called."""
 
     def __init__(self, original: BaseException) -> None:
         super().__init__(original)
         self.original = original
+
+
+def name_taken(name: str) -> ValueError:
+    return ValueError(
+        f"an actor named {name!r} lives already: outplay.get_actor({name!r}) gives it, outplay.kill ends it"
+    )
+
+
+def no_actor(name: str, living: Iterable[str]) -> ValueError:
+    names = list(living)
+    return ValueError(f"no living actor is named {name!r}" + (nearest(name, names) if names else ""))
+
+
+def force_refused(name: str) -> ValueError:
+    return ValueError(f"{name} is a call of an actor, which force=True would kill: use outplay.kill(handle) for that")
 
 
 def split(name: str, value: Any, num_returns: int) -> list[Any]:
@@ -183,6 +225,6 @@ def sendable(error: BaseException) -> BaseException:
 
 
 __all__ = [
-    "Callee", "CarriedError", "Engine", "Method", "Ref", "TypeMismatchError", "invoke", "result_types", "sendable",
-    "split", "task_error",
+    "Attempt", "Callee", "CarriedError", "Engine", "Method", "Ref", "TypeMismatchError", "force_refused", "invoke",
+    "name_taken", "no_actor", "result_types", "sendable", "split", "task_error",
 ]  # fmt: skip

@@ -11,14 +11,33 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from outplay.engine import serialize
-from outplay.engine.base import Callee, CarriedError, Method, Ref, invoke, result_types
+from outplay.engine.base import (
+    Attempt,
+    Callee,
+    CarriedError,
+    Method,
+    Ref,
+    force_refused,
+    invoke,
+    name_taken,
+    no_actor,
+    result_types,
+)
 from outplay.engine.definitions import ReusableValues, reusable_values
+from outplay.engine.endings import close, left
 from outplay.engine.options import Options, Reservation
 from outplay.engine.slots import Lease, Slots, count_cpus, visible_gpus
-from outplay.errors import ActorDiedError, EngineError, GetTimeoutError, OutplayError, ResourceError
+from outplay.errors import (
+    ActorDiedError,
+    EngineError,
+    GetTimeoutError,
+    OutplayError,
+    ResourceError,
+    TaskCancelledError,
+)
 
 _CTRL_C = (KeyboardInterrupt,)
 _ids = itertools.count(1)
@@ -71,21 +90,47 @@ def _ref_again(number: int, known_type: Any) -> InlineRef:
     return InlineRef(_known[number], known_type)
 
 
+class _Waiting(NamedTuple):
+    """A call that an actor is to run."""
+
+    name: str
+    refs: list[InlineRef]
+    run: Callable[[], None]
+
+
 class _Actor:
     """An actor: its instance, the calls that wait for it, and its reusable variables."""
 
-    def __init__(self, engine: InlineEngine, name: str, lease: Lease | None, reservation: int | None) -> None:
+    def __init__(self, engine: InlineEngine, callee: Callee, lease: Lease | None, options: Options) -> None:
         self.id = next(_ids)
         self.engine = engine
-        self.reservation = reservation
-        self.name = name
+        self.reservation = _reservation_id(options)
+        self.callee = callee
         self.instance: Any = None
         self.death: ActorDiedError | None = None
         self.values = ReusableValues()
-        self.waiting: deque[Callable[[], None]] = deque()
-        self.busy = False
+        self.waiting: deque[_Waiting] = deque()
+        self._running = 0
+        self._max_concurrency = options.max_concurrency
         _known[self.id] = self
         self._give_back = None if lease is None else weakref.finalize(self, engine.slots.give, lease)
+
+    @property
+    def name(self) -> str:
+        return self.callee.name
+
+    def __del__(self) -> None:
+        self._close()  # nobody holds it any more
+
+    def _close(self) -> None:
+        instance, self.instance = self.instance, None
+        if instance is not None:
+            close(self.name, instance)
+
+    def end(self, why: ActorDiedError) -> None:
+        """Die after `close()`."""
+        self._close()
+        self.die(why)
 
     def die(self, why: ActorDiedError) -> None:
         self.death = self.death or why
@@ -93,18 +138,18 @@ class _Actor:
         if self._give_back is not None:
             self._give_back()
 
-    def run(self, call: Callable[[], None]) -> None:
-        """Run `call`, or queue it if it comes from inside one of the actor's own methods."""
+    def run(self, call: _Waiting) -> None:
+        """Run `call`, or queue it if it comes from inside as many of the actor's own methods as may run at once."""
         self.waiting.append(call)
-        if self.busy:
+        if self._running == self._max_concurrency:
             return
-        self.busy = True
+        self._running += 1
         self.engine._calls += 1
         try:
             while self.waiting:
-                self.waiting.popleft()()
+                self.waiting.popleft().run()
         finally:
-            self.busy = False
+            self._running -= 1
             self.engine._calls -= 1
 
     def __reduce__(self) -> Any:
@@ -127,6 +172,7 @@ class InlineEngine:
         self._task_values: list[ReusableValues] = []
         self._depth = 0
         self._calls = 0  # of actors, running now
+        self._named: weakref.WeakValueDictionary[str, _Actor] = weakref.WeakValueDictionary()
 
     def put(self, value: Any) -> Ref:
         stored = _Object()
@@ -155,19 +201,28 @@ class InlineEngine:
             self._task_values.append(ReusableValues())
         values = self._task_values[self._depth]
         self._depth += 1
+        retries = options.max_retries
         try:
             with reusable_values(values):
-                _run_into(refs, callee.name, lambda: invoke(
-                    callee.name, callee.target, arguments, options.num_returns, callee.signature, _CTRL_C
-                ))  # fmt: skip
-                values.end_of_call()
+                while True:
+                    attempt = Attempt()
+                    _run_into(refs, callee.name, lambda guard=attempt: invoke(  # type: ignore[misc]
+                        callee.name, callee.target, arguments, options.num_returns, callee.signature, _CTRL_C, guard
+                    ))  # fmt: skip
+                    values.end_of_call()
+                    if retries == 0 or not isinstance(attempt.raised, options.retry_on):
+                        return list(refs)
+                    retries -= retries > 0
         finally:
             self._depth -= 1
-        return list(refs)
 
     def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> _Actor:
+        if options.name is not None and self._living(options.name) is not None:
+            raise name_taken(options.name)
         lease = self._lease(callee.name, options)
-        actor = _Actor(self, callee.name, lease, _reservation_id(options))
+        actor = _Actor(self, callee, lease, options)
+        if options.name is not None:
+            self._named[options.name] = actor
         arguments = _pass_by_value(callee.name, args, kwargs)
 
         def construct() -> None:
@@ -178,8 +233,18 @@ class InlineEngine:
                     actor.die(ActorDiedError(f"actor {callee.name} died: its constructor failed", error))
                 actor.values.end_of_call()
 
-        actor.run(construct)
+        actor.run(_Waiting(callee.name, [], construct))
         return actor
+
+    def _living(self, name: str) -> _Actor | None:
+        actor = self._named.get(name)
+        return actor if actor is not None and actor.death is None else None
+
+    def get_actor(self, name: str) -> tuple[_Actor, Callee]:
+        actor = self._living(name)
+        if actor is None:
+            raise no_actor(name, [known for known in list(self._named) if self._living(known)])
+        return actor, actor.callee
 
     def _lease(self, name: str, options: Options) -> Lease | None:
         cpus, gpus = options.cpus(0), options.num_gpus
@@ -204,15 +269,28 @@ class InlineEngine:
                 return
             with reusable_values(actor.values):
                 function = getattr(actor.instance, method.name)
-                _run_into(
-                    refs,
-                    method.full_name,
-                    lambda: invoke(method.full_name, function, arguments, num_returns, method.signature, _CTRL_C),
-                )
+                try:
+                    _run_into(refs, method.full_name, lambda: invoke(
+                        method.full_name, function, arguments, num_returns, method.signature, (*_CTRL_C, SystemExit)
+                    ))  # fmt: skip
+                except SystemExit:
+                    death = left(actor.name, method.full_name)
+                    actor.end(death)
+                    _fail(refs, death)
                 actor.values.end_of_call()
 
-        actor.run(run)
+        actor.run(_Waiting(method.full_name, refs, run))
         return list(refs)
+
+    def cancel(self, ref: Ref, force: bool) -> None:
+        if _object(ref).ready:
+            return
+        for actor in [known for known in list(_known.values()) if isinstance(known, _Actor)]:
+            for call in [call for call in actor.waiting if ref in call.refs]:
+                if force:
+                    raise force_refused(call.name)
+                actor.waiting.remove(call)
+                _fail(call.refs, TaskCancelledError(f"{call.name} was cancelled before it started"))
 
     def kill(self, token: Any) -> None:
         token.die(ActorDiedError(f"actor {token.name} was killed"))
@@ -234,6 +312,9 @@ class InlineEngine:
                 actor.die(ActorDiedError(f"actor {actor.name} died: its reservation was released"))
 
     def shutdown(self) -> None:
+        for actor in list(_known.values()):
+            if isinstance(actor, _Actor) and actor.engine is self:
+                actor.end(ActorDiedError(f"actor {actor.name} has ended: the engine was shut down"))
         self._task_values.clear()
 
     def is_inside_call(self) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 from outplay.errors import ResourceError, nearest
 
 # What belongs to functions alone, to classes alone, and to methods: anything else is refused by name.
-_FUNCTION_ONLY = {"num_returns", "max_retries"}
-_CLASS_ONLY = {"max_restarts"}
+_FUNCTION_ONLY = {"num_returns", "max_retries", "retry_exceptions"}
+_CLASS_ONLY = {"max_restarts", "max_concurrency", "name"}
 _METHOD = {"num_returns"}
 
 
@@ -46,6 +46,9 @@ class Options:
     num_gpus: float = 0
     max_restarts: int = 0
     max_retries: int = 3
+    retry_exceptions: bool | list[type[BaseException]] | tuple[type[BaseException], ...] = False
+    max_concurrency: int = 1
+    name: str | None = None
     typed: bool = False
     reservation: Reservation | None = None
 
@@ -65,11 +68,18 @@ class Options:
     def cpus(self, default: float) -> float:
         return default if self.num_cpus is None else float(self.num_cpus)
 
+    @property
+    def retry_on(self) -> tuple[type[BaseException], ...]:
+        """The exceptions of remote code after which a task is repeated."""
+        if isinstance(self.retry_exceptions, bool):
+            return (Exception,) if self.retry_exceptions else ()
+        return tuple(self.retry_exceptions)
+
 
 def _check(name: str, value: Any) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     match name:
-        case "num_returns":
+        case "num_returns" | "max_concurrency":
             valid, wanted = whole and value >= 1, "a whole number of at least 1"
         case "max_restarts" | "max_retries":
             valid, wanted = whole and value >= -1, "a whole number, or -1 for no limit"
@@ -77,6 +87,11 @@ def _check(name: str, value: Any) -> None:
             number = whole or isinstance(value, float)
             valid = (number and value >= 0) or (name == "num_cpus" and value is None)
             wanted = "a number of at least 0"
+        case "retry_exceptions":
+            valid = isinstance(value, bool) or (isinstance(value, (list, tuple)) and all(map(_is_exception, value)))
+            wanted = "True, False or a list of exception types"
+        case "name":
+            valid, wanted = value is None or (isinstance(value, str) and value != ""), "a string that is not empty"
         case "typed":
             valid, wanted = isinstance(value, bool), "True or False"
         case _:
@@ -84,6 +99,10 @@ def _check(name: str, value: Any) -> None:
             wanted = "what outplay.reserve(…) returned"
     if not valid:
         raise ValueError(f"option {name} must be {wanted}, not {value!r}")
+
+
+def _is_exception(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
 def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:

@@ -25,7 +25,7 @@ Flavour = tuple[int, tuple[int, ...]]  # threads, GPUs: what cannot change once 
 Shape = tuple[float, float, int | None]
 
 
-@dataclass
+@dataclass(eq=False)
 class Work:
     """A task, or the creation of an actor, from submission until it is done."""
 
@@ -36,6 +36,7 @@ class Work:
     actor: Actor | None = None  # whose creation this is
     missing: int = 0  # arguments that are not there yet
     died: int = 0  # how many workers died over it
+    cancelled: bool = False
     since: float = field(default_factory=time.monotonic)
     warned: bool = False
 
@@ -72,6 +73,7 @@ class Worker:
     work: Work | None = None
     lease: Lease | None = None
     killed_because: str | None = None  # if it was the hub's doing
+    kill_at: float | None = None  # it was asked to end, and has until then
     outbox: list[Message] = field(default_factory=list)  # until it is ready
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 
+from outplay.engine.endings import CLOSE_S
 from outplay.engine.process.engine import ProcessEngine
 from outplay.engine.process.reaping import raise_file_limit
 from outplay.engine.process.wire import DRIVER, HUB
@@ -23,7 +24,7 @@ _BOOT = (
 )
 _SHARE_OF_MEMORY = 0.3
 _LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has room for some hundred characters
-_STOP_S = 5.0
+_STOP_S = CLOSE_S + 5.0
 
 
 class DriverEngine(ProcessEngine):

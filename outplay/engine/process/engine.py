@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outplay.engine import serialize
-from outplay.engine.base import Callee, Method, Ref, result_types
+from outplay.engine.base import Callee, Method, Ref, packed_types, result_types
 from outplay.engine.definitions import definitions
 from outplay.engine.options import Options, Reservation
+from outplay.engine.process.cancelling import cancel, cancel_for_another
 from outplay.engine.process.entries import ActorToken, Entries, Entry, ProcessRef
 from outplay.engine.process.payload import CallSpec, Payload, Slot, WorkSpec
 from outplay.engine.process.post import Post
 from outplay.engine.process.store import Store
 from outplay.engine.process.wire import HUB, Message
 from outplay.engine.typed import TypedSignature
-from outplay.errors import ActorDiedError, EngineError, GetTimeoutError
+from outplay.errors import ActorDiedError, EngineError, GetTimeoutError, OutplayError
 
 _BLOCKED_AFTER_S = 0.001
 _COLLECT_EVERY_S = 0.5
@@ -38,6 +39,14 @@ class Call:
     results: tuple[int, ...]
     definitions: str | None
     actor: ActorToken | None
+    parent: int | None  # the call that made it, if it was not the driver
+
+
+class Running(threading.local):
+    """What the engine must know of the call that a thread runs."""
+
+    number: int | None = None
+    has_slot = False  # it holds CPUs: waiting gives them up
 
 
 @dataclass(eq=False)
@@ -59,12 +68,12 @@ class ProcessEngine:
     name = "process"
 
     def __init__(self, folder: str, key: bytes, index: int) -> None:
-        self.in_call_with_slot = False  # this process runs a call that holds CPUs: waiting gives them up
+        self.running = Running()
         self.on_hub_lost: Callable[[], None] = lambda: None
         self.post = Post(folder, key, index, self._on_message, self._on_closed)
         self.store = Store(self.post)
         self.entries = Entries(self.post, self.store)
-        self._thread = threading.get_ident()  # the one that runs calls
+        self._blocked = 0  # threads that run calls with a slot, and wait
         self._sent: dict[int, Call] = {}  # by the id of the first result
         self._links: weakref.WeakValueDictionary[int, ActorLink] = weakref.WeakValueDictionary()
         self._queued: set[ActorLink] = set()  # links with calls that nothing else may hold on to
@@ -80,6 +89,7 @@ class ProcessEngine:
             "gone": lambda _, segments: self.store.forget(segments),
             "trim": self._on_trim,
             "reserved": lambda _, number: self._reserved.add(number),
+            "cancel": lambda _, number, force: cancel_for_another(self, number, force),
         }
 
     def start(self) -> None:
@@ -123,20 +133,31 @@ class ProcessEngine:
             self._await(lambda: entry.payload is not None, None)
         return self.entries.load(entry)
 
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        """Wait, and let others use this process's slot meanwhile."""
+        self._await(done, None)
+
     def _await(self, done: Callable[[], bool], timeout: float | None) -> bool:
         """Wait, and give up this process's slot meanwhile if it takes more than a moment."""
-        if not self.in_call_with_slot or threading.get_ident() != self._thread:
+        if not self.running.has_slot:
             return self.post.wait_until(done, timeout)
         start = time.monotonic()
         moment = _BLOCKED_AFTER_S if timeout is None else min(_BLOCKED_AFTER_S, timeout)
         if self.post.wait_until(done, moment):
             return True
-        self.post.send(HUB, ("blocked",))
+        self._count_blocked(1)
         try:
             left = None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
             return self.post.wait_until(done, left)
         finally:
-            self.post.send(HUB, ("unblocked",))
+            self._count_blocked(-1)
+
+    def _count_blocked(self, change: int) -> None:
+        """The slot is given up while any thread waits: what it waits for may need it."""
+        with self.post.uninterrupted, self.post.lock:
+            before, self._blocked = self._blocked, self._blocked + change
+            if before == 0 or self._blocked == 0:
+                self.post.send(HUB, ("blocked",) if self._blocked else ("unblocked",))
 
     def _entry_of(self, ref: Ref) -> Entry:
         if not isinstance(ref, ProcessRef) or ref._entry.table is not self.entries:
@@ -155,6 +176,7 @@ class ProcessEngine:
         with self.post.uninterrupted, self.post.lock:
             self._sent[call.results[0]] = call
             work = self._work(call, cpus, options, options.max_retries, lend=True)
+            work = work._replace(retry_on=packed_types(options.retry_on))
             self.post.send(HUB, ("submit", *work.to_wire()))
         return refs
 
@@ -162,13 +184,25 @@ class ProcessEngine:
         cpus = self._checked_cpus(callee, options, 0.0)
         call, refs = self._prepare(callee, self._export(callee), args, kwargs, 1)
         entry = self._entry_of(refs[0])
-        with self.post.uninterrupted, self.post.lock:
-            entry.holds, entry.shared = 1, True
-            # Its arguments are not lent: the constructor may run again, later.
-            work = self._work(call, cpus, options, options.max_restarts, lend=False)
-            self.post.send(HUB, ("create", *work.to_wire()))
-            self._link(entry, callee.name)
+        with self.post.uninterrupted:
+            if options.name is not None:
+                self.post.request("claim", options.name, entry.id, call.target)
+            with self.post.lock:
+                entry.holds, entry.shared = 1, True
+                # Its arguments are not lent: the constructor may run again, later.
+                work = self._work(call, cpus, options, options.max_restarts, lend=False)
+                work = work._replace(max_concurrency=options.max_concurrency)
+                self.post.send(HUB, ("create", *work.to_wire()))
+                self._link(entry, callee.name)
         return ActorToken(entry, callee.name)
+
+    def get_actor(self, name: str) -> tuple[ActorToken, Callee]:
+        self._check_open()
+        with self.post.uninterrupted:
+            number, export = self.post.request("find", name)
+            (entry,) = self.entries.adopt((number,))
+        callee: Callee = serialize.loads(self.post.request("fetch", export), [])[1]
+        return ActorToken(entry, callee.name), callee
 
     def call(
         self, token: Any, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], num_returns: int
@@ -188,6 +222,16 @@ class ProcessEngine:
             else:
                 self._send_call(link, call)
         return refs
+
+    def cancel(self, ref: Ref, force: bool) -> None:
+        cancel(self, self._entry_of(ref).id, force)
+
+    def calls_under_way(self) -> list[Call]:
+        """Those that have no answer yet, the oldest first."""
+        return [*self._sent.values(), *(call for link in self._queued for call in link.queue)]
+
+    def fail_unsent(self, call: Call, error: OutplayError) -> None:
+        self._settle(call, [self.entries.error_payload(error)] * len(call.results))
 
     def kill(self, token: Any) -> None:
         self.post.request("kill", token.entry.id)
@@ -245,7 +289,8 @@ class ProcessEngine:
         results = [self.entries.new_result() for _ in range(num_returns)]
         behind = [(place, self._entry_of(ref)) for place, ref in refs]
         numbers = tuple(entry.id for entry in results)
-        call = Call(name, target, arguments, behind, numbers, self._export_definitions(), actor)
+        parent = self.running.number
+        call = Call(name, target, arguments, behind, numbers, self._export_definitions(), actor, parent)
         types = result_types(signature, num_returns)
         return call, [ProcessRef(entry, known) for entry, known in zip(results, types, strict=True)]
 

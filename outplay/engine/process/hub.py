@@ -21,8 +21,8 @@ from outplay.engine.process.wire import DRIVER, HUB, Channel, Message, Poll, Wro
 from outplay.engine.slots import Slots
 from outplay.errors import OutplayError
 
-_GRACE_S = 1.0  # for workers to end by themselves when the driver shuts down
 _CHECK_S = 1.0  # how often to look whether the driver is still the parent
+_END_CHECK_S = 0.02  # the same at the end
 
 
 class Hub:
@@ -66,6 +66,7 @@ class Hub:
             if time.monotonic() > self._look_again:
                 self._look_again = time.monotonic() + _CHECK_S
                 self.staff.warn_if_stuck()
+                self.staff.kill_overdue()
 
     # Sockets
 
@@ -166,15 +167,13 @@ class Hub:
         if not channel.closed:
             self._remove(channel)
 
-    def end(self, grace: float) -> None:
-        """End everything. Workers get `grace` seconds to leave by themselves."""
-        for index in self.staff.workers:
-            self._send(index, ("exit",))
-        deadline = time.monotonic() + grace
-        alive = {worker.process.pid for worker in self.staff.workers.values()}
-        while alive and time.monotonic() < deadline:
-            alive -= set(reap())
-            time.sleep(0.005)
+    def end(self) -> None:
+        """End everything. If the driver asked for it, workers get some time to leave by themselves."""
+        self.staff.end()
+        while self.asked_to_stop and self.staff.workers and os.getppid() == self._driver:
+            for fd in self._poll.wait(_END_CHECK_S):
+                self._handle(fd)
+            self.staff.kill_overdue()
         for worker in self.staff.workers.values():
             kill_group(worker.process.pid)
         kill_orphans(self._folder, set())
@@ -219,7 +218,11 @@ class Hub:
                 self.staff.submit(sender, WorkSpec.from_wire(args))
                 self.staff.schedule()
             case "done":
-                self.staff.done(sender)
+                self.staff.done(sender, *args)
+            case "cancel":
+                self.staff.cancel(*args)
+            case "closing":
+                self.staff.closing(sender)
             case "blocked" | "unblocked":
                 self.staff.blocked(sender, waits=kind == "blocked")
             case "create":
@@ -227,8 +230,8 @@ class Hub:
                 self.staff.schedule()
             case "locate":
                 self.staff.locate(sender, *args)
-            case "unmade":
-                self.staff.unmade(sender, *args)
+            case "ended":
+                self.staff.ended(sender, *args)
             case "ready":
                 self.staff.ready(sender)
             case "export":
@@ -241,15 +244,20 @@ class Hub:
                 self._answer(sender, kind, args)
 
     def _answer(self, sender: int, kind: str, args: list[Any]) -> None:
-        """Requests whose answer is nothing, or the error that says why not."""
+        """Requests, and the error that says why not."""
         number, *rest = args
-        answer: OutplayError | ValueError | None = None
+        answer: Any = None
         try:
             match kind:
                 case "check":
                     self.staff.slots.check(*rest)
                 case "kill":
                     self.staff.kill(*rest)
+                case "claim":
+                    self.staff.names.claim(*rest)
+                case "find":
+                    answer = self.staff.names.find(*rest)
+                    self.objects.hold(sender, answer[0])
                 case "reserve":
                     self.staff.reserve(sender, *rest)
                 case "release":
@@ -282,4 +290,4 @@ def main(settings: dict[str, Any]) -> None:
     try:
         hub.run()
     finally:
-        hub.end(_GRACE_S if hub.asked_to_stop else 0.0)
+        hub.end()

@@ -77,6 +77,8 @@ class WorkSpec(NamedTuple):
     gpus: float
     reservation: int | None
     again: int  # how often it may be retried or restarted; -1: without limit
+    retry_on: bytes = b""  # of a task: the exceptions after which it is retried, packed
+    max_concurrency: int = 1  # of an actor
 
     def to_wire(self) -> tuple[object, ...]:
         return (self.call.to_wire(), *self[1:])

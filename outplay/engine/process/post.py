@@ -349,7 +349,7 @@ class Uninterrupted:
             return
         self._look_again = now + _LOOK_S
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._interrupt)
+            signal.signal(signal.SIGINT, self.interrupt)
 
     def __enter__(self) -> None:
         if threading.get_ident() != self._main:
@@ -364,12 +364,13 @@ class Uninterrupted:
             self._noted = False
             raise KeyboardInterrupt
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, now or when it does no harm. The handler of a signal."""
         if self._depth > 0:
             self._noted = True
         else:
             signal.default_int_handler(number, frame)
 
     def end(self) -> None:
-        if threading.get_ident() == self._main and signal.getsignal(signal.SIGINT) == self._interrupt:
+        if threading.get_ident() == self._main and signal.getsignal(signal.SIGINT) == self.interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)

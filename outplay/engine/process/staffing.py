@@ -5,19 +5,24 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from outplay.engine.endings import CLOSE_S
 from outplay.engine.process.counting import Objects, Sender, error_payload
 from outplay.engine.process.crew import Actor, Flavour, Shape, Work, Worker, hire
+from outplay.engine.process.names import Names
 from outplay.engine.process.payload import Payload, Slot, WorkSpec
 from outplay.engine.process.reaping import describe_exit, kill_group
 from outplay.engine.process.wire import DRIVER, HUB, Message
 from outplay.engine.slots import Lease, Slots
-from outplay.errors import ActorDiedError, WorkerDiedError
+from outplay.errors import ActorDiedError, OutplayError, TaskCancelledError, WorkerDiedError
 
 _STUCK_S = 10.0
+_BUSY_S = 1.0  # for a worker that is to end and has not begun to, because it is busy
+_MARGIN_S = 1.0  # after CLOSE_S, when a worker should have ended itself
 
 
 class Staff:
@@ -38,11 +43,15 @@ class Staff:
         self._reservations: deque[tuple[int, int, tuple[tuple[float, float], ...], int]] = deque()
         self._reserved_by: dict[int, int] = {}
         self._verdicts: dict[int, Work] = {}  # tasks whose worker died, and whose caller is asked what to do
+        self._tasks: weakref.WeakValueDictionary[int, Work] = weakref.WeakValueDictionary()  # not done yet
+        self._ended = False
+        self.names = Names()
 
     # Work arrives
 
     def submit(self, caller: int, spec: WorkSpec) -> None:
-        self._await_arguments(Work(spec, caller, next(self._turns), spec.again))
+        work = self._tasks[spec.call.id] = Work(spec, caller, next(self._turns), spec.again)
+        self._await_arguments(work)
 
     def create(self, caller: int, spec: WorkSpec) -> None:
         actor = self._actor(spec.call.id)
@@ -86,7 +95,7 @@ class Staff:
         work.spec = work.spec._replace(call=call)
 
     def _enqueue(self, work: Work) -> None:
-        given_up = work.actor is not None and work.actor.death is not None
+        given_up = work.cancelled or (work.actor is not None and work.actor.death is not None)
         if given_up or not self._lives(work.caller):
             self._let_go(work)  # while it waited for its arguments
             return
@@ -96,6 +105,8 @@ class Staff:
 
     def schedule(self) -> None:
         """Start whatever there is room for, the oldest first."""
+        if self._ended:
+            return
         self._grant_reservations()
         heads = sorted((queue[0].turn, shape) for shape, queue in self._queues.items() if queue)
         held_back = self._reservations[0][3] if self._reservations and self._is_attainable() else None
@@ -144,7 +155,7 @@ class Staff:
         worker.work, worker.lease = work, lease
         self._objects.grant(work.spec.call.granted, worker.index)
         if work.actor is None:
-            self._tell(worker, ("run", *work.spec.to_wire()))
+            self._tell(worker, ("run", *work.spec._replace(again=work.again).to_wire()))
             return
         work.actor.worker = worker
         work.actor.incarnation += 1
@@ -174,11 +185,17 @@ class Staff:
 
     # Work ends
 
-    def done(self, index: int) -> None:
+    def done(self, index: int, kept: tuple[int, ...] | None) -> None:
+        """A worker has run its task. Unless `kept` is None it is to be repeated, and that much of it is still used."""
         worker = self.workers[index]
         if worker.killed_because is not None:
-            self._let_go_of(worker)  # its last words; the rest follows when it has ended
+            if kept is None:
+                self._let_go_of(worker)  # its last words; the rest follows when it has ended
             return
+        if kept is not None:
+            work, worker.work = worker.work, None  # what it mentions stays held
+            assert work is not None
+            self._ask_for_verdict(work, HUB, WorkerDiedError(f"{work.name} failed"), kept)
         if worker.flavour[1] and index not in self._needed():
             # What it holds of a GPU's memory is free when it has ended, and its lease not before.
             self._let_go_of(worker)
@@ -241,7 +258,10 @@ class Staff:
             work = worker.work
             if work is not None and work.actor is None and self._lives(work.caller):
                 worker.work = None  # what it mentions stays held
-                self._ask_for_verdict(work, worker, exit_code)
+                tried = f" ({work.died + 1} times)" if work.died else ""
+                why = worker.killed_because or f"the process that ran it {describe_exit(exit_code)}{tried}"
+                work.died += 1
+                self._ask_for_verdict(work, index, WorkerDiedError(f"{work.name} failed: {why}"))
             self._take_back(worker)
             if work is not None and work.actor is not None:
                 self._actor_gone(work.actor, exit_code)
@@ -254,25 +274,42 @@ class Staff:
     def _lives(self, index: int) -> bool:
         return index == DRIVER or index in self.workers
 
-    def _ask_for_verdict(self, work: Work, worker: Worker, exit_code: int | None) -> None:
+    def _ask_for_verdict(self, work: Work, worker: int, error: OutplayError, kept: tuple[int, ...] = ()) -> None:
         """A task's worker died. Its answer may have left before: the caller knows, and says whether to repeat it."""
-        tried = f" ({work.died + 1} times)" if work.died else ""
-        why = worker.killed_because or f"the process that ran it {describe_exit(exit_code)}{tried}"
-        error = error_payload(WorkerDiedError(f"{work.name} failed: {why}"))
-        self._verdicts[work.spec.call.id] = work
-        self._send(work.caller, ("died", work.spec.call.id, worker.index, error, work.again != 0))
+        number, payload = work.spec.call.id, error_payload(_cancelled(work) if work.cancelled else error)
+        self._verdicts[number] = work
+        self._send(work.caller, ("died", number, worker, payload, work.again != 0, (), kept))
 
     def verdict(self, number: int, again: bool) -> None:
         work = self._verdicts.pop(number, None)
         if work is None:
             return
-        if again:
+        if again and work.cancelled:  # meanwhile
+            self._fail_work(work, _cancelled(work))
+        elif again:
             work.again -= work.again > 0
-            work.died += 1
             self._queues.setdefault(work.shape, deque()).appendleft(work)
             self.schedule()
         else:
             self._let_go(work)
+
+    def cancel(self, number: int, force: bool) -> None:
+        """A task is not wanted any more."""
+        work = self._tasks.get(number)
+        if work is None or (work.cancelled and not force):
+            return
+        work.cancelled, work.again = True, 0
+        queue = self._queues.get(work.shape, ())
+        worker = next((worker for worker in self.workers.values() if worker.work is work), None)
+        if worker is not None and force:
+            self._kill(worker, "it was cancelled")
+        elif worker is not None:
+            self._tell(worker, ("interrupt", number))
+        elif work in queue:
+            self._queues[work.shape].remove(work)
+            self._fail_work(work, _cancelled(work))
+        elif work.missing:  # let go when its arguments are there
+            self._tell_failed(work, _cancelled(work))
 
     def undelivered(
         self, index: int, caller: int, number: int, error: Payload, granted: tuple[int, ...], kept: tuple[int, ...]
@@ -280,14 +317,16 @@ class Staff:
         """A worker could not reach the caller it had an answer for; the error goes there through the hub."""
         self._send(caller, ("died", number, index, error, False, granted, kept))
 
-    def _fail_work(self, work: Work, why: str) -> None:
-        """Give up on work that never ran."""
+    def _fail_work(self, work: Work, why: str | OutplayError) -> None:
+        """Give up on work that does not run."""
         if work.actor is not None:
             self._bury(work.actor, f"actor {work.name} died: {why}")
         else:
-            error = error_payload(WorkerDiedError(f"{work.name} failed: {why}"))
-            self._send(work.caller, ("died", work.spec.call.id, HUB, error, False))
+            self._tell_failed(work, WorkerDiedError(f"{work.name} failed: {why}") if isinstance(why, str) else why)
         self._let_go(work)
+
+    def _tell_failed(self, work: Work, error: OutplayError) -> None:
+        self._send(work.caller, ("died", work.spec.call.id, HUB, error_payload(error), False))
 
     def _end_children(self, index: int) -> None:
         """What a process started ends with it: its actors, its tasks."""
@@ -298,11 +337,39 @@ class Staff:
         for number in [number for number, work in self._verdicts.items() if work.caller == index]:
             self._let_go(self._verdicts.pop(number))
         for worker in self.workers.values():
-            if worker.work is not None and worker.work.caller == index:
+            if worker.work is not None and worker.work.caller == index and worker.work.actor is None:
                 self._kill(worker, "the process that started it is gone")
         for actor in self._actors.values():
             if actor.work is not None and actor.work.caller == index:
-                self._bury(actor, f"actor {actor.work.name} died: the process that started it is gone")
+                self._bury(actor, f"actor {actor.work.name} died: the process that started it is gone", kill=False)
+                if actor.worker is not None:
+                    self._dismiss(actor.worker)
+        self.names.free_all_of(index)
+
+    # Workers end
+
+    def end(self) -> None:
+        """Ask all workers to end. Nothing is started any more."""
+        self._ended = True
+        for worker in self.workers.values():
+            self._dismiss(worker)
+
+    def _dismiss(self, worker: Worker) -> None:
+        """Ask a worker to end; it is killed if it does not."""
+        if worker.kill_at is None:
+            worker.kill_at = time.monotonic() + _BUSY_S
+            self._tell(worker, ("exit",))
+
+    def closing(self, index: int) -> None:
+        """A worker has begun to end, and ends itself when its time is over."""
+        worker = self.workers[index]
+        if worker.kill_at is not None:
+            worker.kill_at = time.monotonic() + CLOSE_S + _MARGIN_S
+
+    def kill_overdue(self) -> None:
+        for worker in self.workers.values():
+            if worker.kill_at is not None and time.monotonic() > worker.kill_at:
+                kill_group(worker.process.pid)
 
     # Actors
 
@@ -329,25 +396,26 @@ class Staff:
             else:
                 actor.asked.append((peer, over))
 
-    def unmade(self, index: int, death: Payload) -> None:
-        """The actor's constructor raised."""
+    def ended(self, index: int, death: Payload) -> None:
+        """The actor's constructor raised, or a method of it has called sys.exit(): it will not be started again."""
         work = self.workers[index].work
         assert work is not None
         assert work.actor is not None
         self._objects.grant(death.refs, HUB)
-        self._bury(work.actor, death)
+        self._bury(work.actor, death, kill=False)
 
     def kill(self, number: int) -> None:
         actor = self._actor(number)
         name = actor.work.name if actor.work else "?"
         self._bury(actor, f"actor {name} was killed")
 
-    def _bury(self, actor: Actor, death: Payload | str) -> None:
+    def _bury(self, actor: Actor, death: Payload | str, kill: bool = True) -> None:
         """The actor is dead for good, whatever its process still does."""
+        self.names.free(actor.id)
         if actor.death is None:
             actor.death = error_payload(ActorDiedError(death)) if isinstance(death, str) else death
             self._unqueue(actor)
-            if isinstance(death, str) and actor.worker is not None:
+            if kill and actor.worker is not None:
                 kill_group(actor.worker.process.pid)
             self._answer_asked(actor)
 
@@ -373,6 +441,7 @@ class Staff:
     def _end(self, actor: Actor) -> None:
         """Nobody holds the actor any more. All calls to it are answered, or their callers are gone."""
         actor.ending = True
+        self.names.free(actor.id)
         if actor.worker is not None:
             self._tell(actor.worker, ("exit",))
         else:
@@ -419,3 +488,7 @@ class Staff:
         if worker.work is not None:
             worker.work.again = 0
         kill_group(worker.process.pid)
+
+
+def _cancelled(work: Work) -> TaskCancelledError:
+    return TaskCancelledError(f"{work.name} was cancelled")

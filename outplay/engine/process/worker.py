@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -15,29 +16,49 @@ from typing import Any
 from outplay.engine import api, serialize
 from outplay.engine.base import Callee, CarriedError, invoke, task_error
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
+from outplay.engine.endings import CLOSE_S, close, exit_status, left
+from outplay.engine.process.cancelling import cancel_children
 from outplay.engine.process.engine import ProcessEngine
 from outplay.engine.process.entries import Entry
+from outplay.engine.process.interrupts import Interrupts
 from outplay.engine.process.payload import CallSpec, Payload, WorkSpec
 from outplay.engine.process.reaping import raise_file_limit
+from outplay.engine.process.threads import CallThreads
 from outplay.engine.process.wire import HUB
 from outplay.engine.typed import TypedSignature
-from outplay.errors import ActorDiedError, EngineError, OutplayError
-
-_LEAVE_S = 2.0  # for a worker that has nothing more to do
+from outplay.errors import ActorDiedError, EngineError, OutplayError, TaskCancelledError
 
 # A call that arrived, with the entries of all that it mentions: they must outlive it.
 Job = tuple[CallSpec, list[Entry]]
 
 
+class _RepeatError(Exception):
+    """The task raised what it is to be repeated for: its caller gets no answer yet."""
+
+
+class _Thread(threading.local):
+    """What each thread that runs calls has of its own."""
+
+    def __init__(self) -> None:
+        self.values = ReusableValues()
+
+
 class Worker:
-    """Takes jobs one at a time: tasks from the hub, or the construction of an actor and then its callers' calls."""
+    """Takes jobs: tasks from the hub, one at a time, or the construction of an actor and then its callers' calls."""
 
     def __init__(self, engine: ProcessEngine) -> None:
         self.engine = engine
-        self.values = ReusableValues()
+        self.thread = _Thread()
+        self.threads: CallThreads | None = None  # of an actor that runs several calls at once
         self.instance: Any = None
         self.actor: Callee | None = None
+        self.has_slot = False
         self.leaving = False
+        self.exited = False  # the actor's own code called sys.exit(): no other call begins
+        self.exit_status = 0
+        self.running: set[int] = set()  # the ids of the calls that run
+        self.cancelled: int | None = None  # the id of the task that was cancelled last
+        self.interrupts = Interrupts(engine.post.uninterrupted)
         self.tasks: deque[tuple[WorkSpec, list[Entry]]] = deque()
         self.construction: tuple[WorkSpec, list[Entry]] | None = None
         self.calls: deque[Job] = deque()
@@ -47,6 +68,7 @@ class Worker:
             "run": self._on_run,
             "make": self._on_make,
             "call": self._on_call,
+            "interrupt": self._on_interrupt,
             "exit": self._on_exit,
             "retire": self._on_retire,
         }
@@ -63,6 +85,20 @@ class Worker:
     def _on_call(self, _: int, *fields: Any) -> None:
         spec = CallSpec.from_wire(fields)
         self.calls.append((spec, self.engine.entries.adopt(spec.granted) if spec.granted else []))
+        if late := [self.engine.entries.entry(number) for _, number, payload in spec.slots if payload is None]:
+            self.engine.entries.want(late)
+
+    def _on_interrupt(self, _: int, number: int) -> None:
+        """A task that this worker was given, or a call of its actor, is not wanted any more."""
+        for job in [job for job in self.calls if job[0].id == number]:
+            self._remove(job)
+            self._send_error(job[0], TaskCancelledError(f"{job[0].name} was cancelled before it started"))
+        if number in self.running:
+            cancel_children(self.engine, number)
+        if self.actor is None:  # what an actor's method has begun it ends: others rely on its state
+            self.cancelled = number
+            if number in self.running:
+                self.interrupts.ask()
 
     def _on_exit(self, _: int) -> None:
         self.leaving = True
@@ -75,80 +111,182 @@ class Worker:
 
     def let_go(self) -> None:
         """Drop what the user's code made, while there is still a whole interpreter for it to end in."""
-        self.instance, self.values = None, ReusableValues()
+        if self.threads is not None:
+            self.threads.stop()
+        self.engine.post.send(HUB, ("closing",))
+        if self.actor is not None:
+            close(self.actor.name, self.instance)
+        self.instance, self.thread = None, _Thread()
         gc.collect()
+
+    # What is next
 
     def run(self) -> None:
         while True:
-            self.engine.post.wait_until(self._has_work)
+            self.engine.post.wait_until(self._has_news)
+            self.engine.wait_for(self._has_work)
             if self.tasks:
                 work, held = self.tasks.popleft()
-                self.engine.in_call_with_slot = work.cpus > 0
-                self._run_task(work.call)
+                kept = self._run_task(work)
                 del work, held
                 # Before anything can go wrong: a task whose answer is out must not be repeated.
-                self.engine.post.send(HUB, ("done",))
+                self.engine.post.send(HUB, ("done", kept))
                 self._after_call()
             elif self.construction is not None:
                 (work, held), self.construction = self.construction, None
-                self.engine.in_call_with_slot = work.cpus > 0
-                self._construct(work.call)
+                self._construct(work)
                 del work, held
                 self._after_call()
-            elif self.calls and self.actor is not None:
-                spec, held = self.calls.popleft()
-                self._run_method(spec)
-                del spec, held
-                self._after_call()
+            elif jobs := self._take_call():
+                if self.threads is None:
+                    self._run_call(jobs)
+                else:
+                    self.threads.start(functools.partial(self._run_call, jobs))
             else:
                 return
 
-    def _has_work(self) -> bool:
-        return bool(
-            self.tasks or self.construction is not None or self.leaving or (self.calls and self.actor is not None)
-        )
+    def _has_news(self) -> bool:
+        """Whether there is work, or a call that waits for its arguments: meanwhile others may use the slot."""
+        return self._has_work() or (bool(self.calls) and self.actor is not None and not self._is_full())
 
-    def _run_task(self, spec: CallSpec) -> None:
+    def _has_work(self) -> bool:
+        if self.exited or self.tasks or self.construction is not None or self._next_call() is not None:
+            return True
+        return self.leaving and not self._is_full()
+
+    def _is_full(self) -> bool:
+        return self.threads is not None and self.threads.full
+
+    def _next_call(self) -> Job | None:
+        """The oldest call whose arguments are there; one that waits for them holds up its own caller alone."""
+        if self.actor is None or self.exited or self._is_full():
+            return None
+        held_up: set[int] = set()
+        entry = self.engine.entries.entry
+        for job in self.calls:
+            spec = job[0]
+            if spec.caller not in held_up:
+                if all(payload is not None or entry(number).payload is not None for _, number, payload in spec.slots):
+                    return job
+                held_up.add(spec.caller)
+        return None
+
+    def _take_call(self) -> list[Job]:
+        """The next call, in a list from which who runs it can take it: then nothing else holds on to it."""
+        with self.engine.post.lock:
+            job = self._next_call()
+            if job is None:
+                return []
+            self._remove(job)
+            return [job]
+
+    def _remove(self, job: Job) -> None:
+        position = next(i for i, other in enumerate(self.calls) if other is job)
+        del self.calls[position]
+
+    # Running it
+
+    def _run_task(self, work: WorkSpec) -> tuple[int, ...] | None:
+        """Run a task, and answer its caller. If it is to be repeated instead: what of its arguments is still used."""
+        spec = work.call
+        self.has_slot = work.cpus > 0
+        with self.engine.post.lock:
+            self.interrupts.reset()
+            self._begin(spec)
+            if self.cancelled == spec.id:
+                self.interrupts.ask()
+
         def run() -> list[Any]:
             callee = self._callee(spec)
-            return self._invoke(spec, callee.target, callee.signature)
+            try:
+                return self._invoke(spec, callee.target, callee.signature, guard=self.interrupts)
+            except OutplayError:
+                if self.cancelled == spec.id:
+                    raise TaskCancelledError(f"{spec.name} was cancelled while it ran") from None
+                if self._is_to_be_repeated(work):
+                    raise _RepeatError from None
+                raise
 
-        self._answer(spec, run)
+        kept: tuple[int, ...] | None = None
+        try:
+            self._answer(spec, run)
+        except _RepeatError:
+            kept = self.engine.entries.keep(spec.lent)
         self.engine.post.flush(spec.caller)
+        self._end(spec)
+        self.interrupts.reset()
+        return kept
+
+    def _is_to_be_repeated(self, work: WorkSpec) -> bool:
+        if self.interrupts.raised is None or work.again == 0 or not work.retry_on:
+            return False
+        return isinstance(self.interrupts.raised, self._unpack(work.call, work.retry_on))
+
+    def _run_call(self, jobs: list[Job]) -> None:
+        spec, held = jobs.pop()
+        self._run_method(spec)
+        del spec, held
+        self._after_call()
 
     def _run_method(self, spec: CallSpec) -> None:
         def run() -> list[Any]:
             assert self.actor is not None
             function = getattr(self.instance, spec.target)
-            return self._invoke(spec, function, self.actor.methods.get(spec.target))
+            return self._invoke(spec, function, self.actor.methods.get(spec.target), passes=(SystemExit,))
 
-        self._answer(spec, run)
+        self._begin(spec)
+        try:
+            self._answer(spec, run)
+        except SystemExit as leaving:
+            self._exit(spec, leaving)
+        self._end(spec)
 
-    def _construct(self, spec: CallSpec) -> None:
+    def _exit(self, spec: CallSpec, leaving: SystemExit) -> None:
+        """The actor's own code ends it. Its callers learn of it when the process is gone."""
+        assert self.actor is not None
+        self.exit_status = exit_status(leaving)
+        if self.exit_status == 0:  # any other counts as a crash, after which it may be started again
+            death = left(self.actor.name, spec.name)
+            self.engine.post.send(HUB, ("ended", self.engine.entries.error_payload(death)))
+        self.exited = True
+
+    def _construct(self, work: WorkSpec) -> None:
+        spec = work.call
+        self.has_slot = work.cpus > 0
+        self._begin(spec)
         try:
             self._learn_definitions(spec)
-            with reusable_values(self.values):
+            with reusable_values(self.thread.values):
                 callee = self._callee(spec)
                 self.instance = self._invoke(spec, callee.target, None)[0]
                 self.actor = callee
         except OutplayError as error:
             death = ActorDiedError(f"actor {spec.name} died: its constructor failed", error)
-            self.engine.post.send(HUB, ("unmade", self.engine.entries.error_payload(death)))
+            self.engine.post.send(HUB, ("ended", self.engine.entries.error_payload(death)))
             self.leaving = True
+        if work.max_concurrency > 1:
+            self.threads = CallThreads(work.max_concurrency, self.engine.post)
+        self._end(spec)
+
+    def _begin(self, spec: CallSpec) -> None:
+        self.running.add(spec.id)
+        self.engine.running.number, self.engine.running.has_slot = spec.id, self.has_slot
+
+    def _end(self, spec: CallSpec) -> None:
+        self.running.discard(spec.id)
+        self.engine.running.number = None
 
     def _callee(self, spec: CallSpec) -> Callee:
         """The function or class of a call; the hub is asked for it once."""
         if spec.target not in self._callees:
-            data = self.engine.post.request("fetch", spec.target)
-
-            def unpack() -> tuple[tuple[Any, ...], dict[str, Any]]:
-                path, callee = serialize.loads(data, [])
-                _extend_path(path)
-                return (callee,), {}
-
-            # Unpickling imports the user's modules; what that raises is an error of the call.
-            (self._callees[spec.target],) = invoke(spec.name, lambda callee: callee, unpack, 1, None)
+            path, self._callees[spec.target] = self._unpack(spec, self.engine.post.request("fetch", spec.target))
+            _extend_path(path)
         return self._callees[spec.target]
+
+    @staticmethod
+    def _unpack(spec: CallSpec, data: bytes) -> Any:
+        """Unpickling imports the user's modules; what that raises is an error of the call."""
+        return invoke(spec.name, lambda value: value, lambda: ((serialize.loads(data, []),), {}), 1, None)[0]
 
     def _learn_definitions(self, spec: CallSpec) -> None:
         if spec.definitions is None or definitions.knows(spec.definitions):
@@ -160,8 +298,8 @@ class Worker:
             failure = task_error(spec.name, error, error.__traceback__)
             raise failure from failure.cause
 
-    def _invoke(self, spec: CallSpec, function: Any, signature: TypedSignature | None) -> list[Any]:
-        return invoke(spec.name, function, lambda: self._arguments(spec), len(spec.results), signature)
+    def _invoke(self, spec: CallSpec, function: Any, signature: TypedSignature | None, **how: Any) -> list[Any]:
+        return invoke(spec.name, function, lambda: self._arguments(spec), len(spec.results), signature, **how)
 
     def _arguments(self, spec: CallSpec) -> tuple[tuple[Any, ...], dict[str, Any]]:
         keeper = self.engine.entries.entry(spec.payload.place.object) if spec.payload.place else None
@@ -180,19 +318,27 @@ class Worker:
 
     def _answer(self, spec: CallSpec, run: Any) -> None:
         """Run the call and send its caller the results, or the error in place of each."""
-        entries = self.engine.entries
         payloads: list[Payload] = []
         carried: list[Any] = []  # the entries of what is inside the results: kept until they are granted
         try:
             self._learn_definitions(spec)
-            with reusable_values(self.values):
+            with reusable_values(self.thread.values):
                 self._pack(spec, run(), payloads, carried)
             granted = tuple(number for payload in payloads for number in payload.mentions)
         except OutplayError as error:
             # Results that were stored before another failed are the caller's already, to be dropped.
             granted = tuple(payload.place.object for payload in payloads if payload.place is not None)
-            payloads = [entries.error_payload(error)] * len(spec.results)
-            granted += payloads[0].refs * len(payloads)
+            self._send_error(spec, error, granted)
+            return
+        self._send_results(spec, payloads, granted)
+        del carried
+
+    def _send_error(self, spec: CallSpec, error: OutplayError, granted: tuple[int, ...] = ()) -> None:
+        payloads = [self.engine.entries.error_payload(error)] * len(spec.results)
+        self._send_results(spec, payloads, granted + payloads[0].refs * len(payloads))
+
+    def _send_results(self, spec: CallSpec, payloads: list[Payload], granted: tuple[int, ...]) -> None:
+        entries = self.engine.entries
         # What lies in the store is the caller's already; what is inside the results becomes so here.
         entries.grant(tuple(number for payload in payloads for number in payload.refs), spec.caller)
         kept = entries.keep(spec.lent)
@@ -202,7 +348,6 @@ class Worker:
         except EngineError as error:
             problem = entries.error_payload(error)
             self.engine.post.send(HUB, ("undelivered", spec.caller, spec.id, problem, granted, kept))
-        del carried
 
     def _pack(self, spec: CallSpec, results: list[Any], payloads: list[Payload], carried: list[Any]) -> None:
         for number, value in zip(spec.results, results, strict=True):
@@ -211,8 +356,8 @@ class Worker:
             carried.append(packed.carried)
 
     def _after_call(self) -> None:
-        with reusable_values(self.values):
-            self.values.end_of_call()
+        with reusable_values(self.thread.values):
+            self.thread.values.end_of_call()
         sys.stdout.flush()
         sys.stderr.flush()
         self.engine.entries.flush_dropped()
@@ -229,14 +374,13 @@ def _end_with_children() -> None:
 
 
 def _end_soon() -> None:
-    time.sleep(_LEAVE_S)
+    time.sleep(CLOSE_S)
     _end_with_children()
 
 
 def main(settings: dict[str, Any]) -> None:
     """Entry point of a worker process."""
-    # Ctrl-C in a terminal is for the driver, which ends its workers itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until there is a task that it could be for, see Interrupts
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     raise_file_limit()
@@ -249,8 +393,9 @@ def main(settings: dict[str, Any]) -> None:
     worker = Worker(engine)
     engine.post.send(HUB, ("ready", os.getpid()))
     worker.run()
+    # What the user's code does at its end, or a thread that it left running, could keep the process for ever.
+    threading.Thread(target=_end_soon, daemon=True).start()
     worker.let_go()
     engine.entries.flush_dropped()
     engine.post.flush()
-    # Threads that the user's code left running would keep the process, and what it holds, for ever.
-    threading.Thread(target=_end_soon, daemon=True).start()
+    sys.exit(worker.exit_status)
