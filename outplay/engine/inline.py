@@ -62,6 +62,7 @@ class _Object:
 
     def keep(self, packed: serialize.Packed) -> None:
         self.packed = packed._replace(buffers=[memoryview(bytes(buffer)) for buffer in packed.buffers])
+        self.error = None  # of an attempt before
 
     def load(self) -> Any:
         if self.error is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,8 +13,20 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from outplay.engine import api, serialize
-from outplay.engine.base import Callee, Method, Ref, invoke, result_types
+from outplay.engine.base import (
+    Attempt,
+    Callee,
+    Method,
+    Ref,
+    force_refused,
+    invoke,
+    name_taken,
+    no_actor,
+    packed_types,
+    result_types,
+)
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
+from outplay.engine.endings import CLOSE_S, close, exit_status
 from outplay.engine.options import Options, Reservation, check_fits
 from outplay.engine.shipping import check_reachable, cluster_runtime_env
 from outplay.engine.slots import thread_caps
@@ -26,17 +39,24 @@ from outplay.errors import (
     ObjectStoreFullError,
     OutplayError,
     SerializationError,
+    TaskCancelledError,
     WorkerDiedError,
 )
 
 try:
     import ray
     import ray._private.ray_constants
+    import ray._private.state
     import ray.exceptions
+    import ray.experimental.internal_kv as kv
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as error:
     raise EngineError("engine='ray' needs Ray, which is not installed: pip install 'outplay[ray]'") from error
+
+
+_CLASS_S = 10.0  # until the class of a named actor that was just started is known
+_SETTLE_S = 0.1  # until Ray has taken note of a call
 
 
 class RayRef(Ref):
@@ -93,17 +113,40 @@ def _enter(known: Known, exported: Exported) -> Callee:
     return _callees[name]
 
 
-def _run_task(exported: Exported, known: Known, num_returns: int, args: Any, kwargs: Any) -> Any:
-    callee = _enter(known, exported)
+class _RepeatError(Exception):
+    """A task raised what it is to be repeated for; what it raised is inside."""
+
+    def __init__(self, original: OutplayError) -> None:
+        super().__init__(original)
+        self.original = original
+
+
+def _run_task(exported: Exported, known: Known, num_returns: int, retry_on: bytes, args: Any, kwargs: Any) -> Any:
+    callee, attempt = _enter(known, exported), Attempt()
     with reusable_values(_task_values):
         try:
-            return _returned(invoke(callee.name, callee.target, lambda: (args, kwargs), num_returns, callee.signature))
+            return _returned(
+                invoke(callee.name, callee.target, lambda: (args, kwargs), num_returns, callee.signature, guard=attempt)
+            )
+        except OutplayError as error:
+            if attempt.raised is not None and ray.get_runtime_context().is_canceled():
+                raise TaskCancelledError(f"{callee.name} was cancelled while it ran") from None
+            if retry_on and isinstance(attempt.raised, serialize.loads(retry_on, [])):
+                raise _RepeatError(error) from None
+            raise
         finally:
             _task_values.end_of_call()
 
 
 def _returned(results: list[Any]) -> Any:
     return results[0] if len(results) == 1 else results
+
+
+class _Thread(threading.local):
+    """What each thread that runs an actor's calls has of its own."""
+
+    def __init__(self) -> None:
+        self.values = ReusableValues()
 
 
 class _Host:
@@ -113,27 +156,46 @@ class _Host:
     def __init__(self, exported: Exported, known: Known, /, *args: Any, **kwargs: Any) -> None:
         self._exported = exported
         self._callee = _enter(known, exported)
-        self._values = ReusableValues()
+        self._thread = _Thread()
+        self._instance: Any = None
         self._death: ActorDiedError | None = None
-        with reusable_values(self._values):
+        with reusable_values(self._thread.values):
             try:
                 (self._instance,) = invoke(self._callee.name, self._callee.target, lambda: (args, kwargs), 1, None)
             except OutplayError as error:
                 # Ray would say only in words why; this way the callers get the error itself.
                 self._death = ActorDiedError(f"actor {self._callee.name} died: its constructor failed", error)
-            self._values.end_of_call()
+                kv._internal_kv_put(_key("failed", ray.get_runtime_context().get_actor_id()), b"1")
+            self._thread.values.end_of_call()
 
     def call(self, known: Known, method: str, num_returns: int, /, *args: Any, **kwargs: Any) -> Any:
         if self._death is not None:
             raise self._death
         _enter(known, self._exported)
         name, signature = f"{self._callee.name}.{method}", self._callee.methods.get(method)
-        with reusable_values(self._values):
+        with reusable_values(self._thread.values):
             try:
                 function = getattr(self._instance, method)
-                return _returned(invoke(name, function, lambda: (args, kwargs), num_returns, signature))
+                return _returned(
+                    invoke(name, function, lambda: (args, kwargs), num_returns, signature, passes=(SystemExit,))
+                )
+            except SystemExit as leaving:
+                if exit_status(leaving) == 0:
+                    ray.actor.exit_actor()  # for good: Ray itself would start it again after sys.exit()
+                raise
             finally:
-                self._values.end_of_call()
+                self._thread.values.end_of_call()
+
+    def end(self) -> tuple[str, int]:
+        """Close the instance; the node and the process where this is."""
+        self.__ray_shutdown__()
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    def __ray_shutdown__(self) -> None:
+        """Ray calls this when the actor ends and is not killed; it runs atexit handlers afterwards."""
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            close(self._callee.name, instance)
 
 
 class RayEngine:
@@ -148,6 +210,7 @@ class RayEngine:
         self._actors: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_reservation: dict[Any, weakref.WeakSet[Any]] = {}
         self._released: set[Any] = set()  # Ray itself would wait forever for room in these
+        self._sent_at = 0.0  # when the last call was
 
     def put(self, value: Any) -> Ref:
         _tell_ray_serializers()
@@ -169,23 +232,35 @@ class RayEngine:
 
     def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
         how = self._how(callee.name, options, default_cpus=1)
-        task = self._task(callee).options(max_retries=options.max_retries, num_returns=options.num_returns, **how)
-        count, known = options.num_returns, self._known_definitions()
+        count, known, retry_on = options.num_returns, self._known_definitions(), packed_types(options.retry_on)
+        how["retry_exceptions"] = [_RepeatError] if retry_on else False
+        task = self._task(callee).options(max_retries=options.max_retries, num_returns=count, **how)
         sent = self._sent(
-            callee.name, args, kwargs, lambda: task.remote(known, count, *_unwrapped(args), **_unwrapped_named(kwargs))
+            callee.name,
+            args,
+            kwargs,
+            lambda: task.remote(known, count, retry_on, *_unwrapped(args), **_unwrapped_named(kwargs)),
         )
         return _refs(sent, callee.signature, count)
 
     def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> RayToken:
-        how = self._how(callee.name, options, default_cpus=0)
+        how = self._how(callee.name, options, default_cpus=0) | {"name": options.name}
+        if options.max_concurrency > 1:
+            how["max_concurrency"] = options.max_concurrency
         host = self._host(callee).options(max_restarts=options.max_restarts, **how)
         exported, known = _export(callee), self._known_definitions()
-        handle = self._sent(
-            callee.name,
-            args,
-            kwargs,
-            lambda: host.remote(exported, known, *_unwrapped(args), **_unwrapped_named(kwargs)),
-        )
+
+        def send() -> Any:
+            try:
+                return host.remote(exported, known, *_unwrapped(args), **_unwrapped_named(kwargs))
+            except ray.exceptions.ActorAlreadyExistsError:
+                if not self._free_name(str(options.name)):
+                    raise name_taken(str(options.name)) from None
+                return send()
+
+        handle = self._sent(callee.name, args, kwargs, send)
+        if options.name is not None:
+            kv._internal_kv_put(_key("class", handle._actor_id.hex()), exported[1])
         self._actors.add(handle)
         if options.reservation is not None:
             self._in_reservation.setdefault(options.reservation.id.id, weakref.WeakSet()).add(handle)
@@ -204,6 +279,38 @@ class RayEngine:
             ),
         )
         return _refs(sent, method.signature, num_returns)
+
+    @staticmethod
+    def _free_name(name: str) -> bool:
+        """To Ray, a handle of a dead actor keeps its name in use, until it is killed too. False if it lives."""
+        with suppress(ValueError):
+            handle = ray.get_actor(name)
+            if not _is_dead(handle):
+                return False
+            ray.kill(handle)
+        return True
+
+    def get_actor(self, name: str) -> tuple[RayToken, Callee]:
+        try:
+            handle = ray.get_actor(name)
+        except ValueError:
+            handle = None
+        if handle is None or _is_dead(handle):
+            raise no_actor(name, [known for known in ray.util.list_named_actors() if known != name])
+        deadline = time.monotonic() + _CLASS_S
+        while (data := kv._internal_kv_get(_key("class", handle._actor_id.hex()))) is None:
+            if time.monotonic() > deadline:
+                raise ValueError(f"the actor named {name!r} was not started by Outplay")
+            time.sleep(0.01)
+        return RayToken(handle), serialize.loads(data, [])[1]
+
+    def cancel(self, ref: Ref, force: bool) -> None:
+        # Ray aborts this process if a task is cancelled before Ray has begun to wait for its arguments (#55131).
+        time.sleep(max(0.0, self._sent_at + _SETTLE_S - time.monotonic()))
+        try:
+            ray.cancel(_object_ref(ref), force=force)
+        except ValueError:
+            raise force_refused("what is to be cancelled") from None
 
     def kill(self, token: Any) -> None:
         ray.kill(token.handle)
@@ -232,6 +339,7 @@ class RayEngine:
             _wait_until_dead(handle)
 
     def shutdown(self) -> None:
+        _end_actors(list(self._actors))
         if self._connected:
             ray.shutdown()
             return
@@ -262,8 +370,8 @@ class RayEngine:
         if "ray task" not in callee.exports:
             exported = _export(callee)
 
-            def task(known: Known, num_returns: int, /, *args: Any, **kwargs: Any) -> Any:
-                return _run_task(exported, known, num_returns, args, kwargs)
+            def task(known: Known, num_returns: int, retry_on: bytes, /, *args: Any, **kwargs: Any) -> Any:
+                return _run_task(exported, known, num_returns, retry_on, args, kwargs)
 
             task.__name__ = task.__qualname__ = callee.name  # what Ray's own tools show
             callee.exports["ray task"] = ray.remote(task)
@@ -279,11 +387,11 @@ class RayEngine:
         _tell_ray_serializers()
         return exported
 
-    @staticmethod
-    def _sent(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+    def _sent(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
         """Send, and name what cannot be serialised."""
         try:
             with _translated(""):
+                self._sent_at = time.monotonic()
                 return send()
         except OutplayError:
             raise
@@ -299,6 +407,42 @@ def _wait_until_dead(handle: Any) -> None:
         while True:
             ray.get(handle.__ray_ready__.remote(), timeout=60)
             time.sleep(0.01)
+
+
+def _end_actors(handles: list[Any]) -> None:
+    """Ray kills actors when the program ends; these are asked to end first, and given some time for it."""
+    deadline = time.monotonic() + CLOSE_S
+    by_ref = {handle.end.remote(): handle for handle in handles if not _is_dead(handle)}
+    ready, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=CLOSE_S) if by_ref else ([], [])
+    here, processes = ray.get_runtime_context().get_node_id(), []
+    for ref in ready:
+        with suppress(ray.exceptions.RayError):  # it is dead already
+            node, process = ray.get(ref)
+            by_ref[ref].__ray_terminate__.remote()
+            if node == here:  # its atexit handlers run until the process is gone
+                processes.append(process)
+    while any(_exists(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _is_dead(handle: Any) -> bool:
+    """Whether Ray knows that an actor has died, or its constructor has failed."""
+    number = handle._actor_id.hex()
+    state = ray._private.state.actors(number)
+    return bool(state and state["State"] == "DEAD") or kv._internal_kv_exists(_key("failed", number))
+
+
+def _key(kind: str, actor: str) -> str:
+    """Where Ray keeps what others must know of an actor: the class of a named one, that its constructor failed."""
+    return f"outplay:{kind}:{actor}"
 
 
 def _export(callee: Callee) -> Exported:
@@ -361,8 +505,12 @@ def _ours(error: Any, timeout_message: str) -> OutplayError:
     cause: Any = error
     while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None and cause.cause is not cause:
         cause = cause.cause
+    if isinstance(cause, _RepeatError):
+        return cause.original
     if isinstance(cause, OutplayError):
         return cause
+    if isinstance(cause, ray.exceptions.TaskCancelledError):
+        return TaskCancelledError("the task was cancelled")
     gone = (ray.exceptions.TaskPlacementGroupRemoved, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
     match error:
         case ray.exceptions.GetTimeoutError():

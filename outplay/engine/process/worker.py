@@ -57,7 +57,7 @@ class Worker:
         self.exited = False  # the actor's own code called sys.exit(): no other call begins
         self.exit_status = 0
         self.running: set[int] = set()  # the ids of the calls that run
-        self.cancelled: int | None = None  # the id of the task that was cancelled last
+        self.cancelled: set[int] = set()  # those that run, or are about to, and are not wanted any more
         self.interrupts = Interrupts(engine.post.uninterrupted)
         self.tasks: deque[tuple[WorkSpec, list[Entry]]] = deque()
         self.construction: tuple[WorkSpec, list[Entry]] | None = None
@@ -94,11 +94,12 @@ class Worker:
             self._remove(job)
             self._send_error(job[0], TaskCancelledError(f"{job[0].name} was cancelled before it started"))
         if number in self.running:
+            self.cancelled.add(number)
             cancel_children(self.engine, number)
-        if self.actor is None:  # what an actor's method has begun it ends: others rely on its state
-            self.cancelled = number
-            if number in self.running:
+            if self.actor is None:  # an actor's method is not interrupted: others rely on the actor's state
                 self.interrupts.ask()
+        elif any(work.call.id == number for work, _ in self.tasks):
+            self.cancelled.add(number)
 
     def _on_exit(self, _: int) -> None:
         self.leaving = True
@@ -193,7 +194,7 @@ class Worker:
         with self.engine.post.lock:
             self.interrupts.reset()
             self._begin(spec)
-            if self.cancelled == spec.id:
+            if spec.id in self.cancelled:
                 self.interrupts.ask()
 
         def run() -> list[Any]:
@@ -201,8 +202,7 @@ class Worker:
             try:
                 return self._invoke(spec, callee.target, callee.signature, guard=self.interrupts)
             except OutplayError:
-                if self.cancelled == spec.id:
-                    raise TaskCancelledError(f"{spec.name} was cancelled while it ran") from None
+                self._check_wanted(spec)
                 if self._is_to_be_repeated(work):
                     raise _RepeatError from None
                 raise
@@ -232,7 +232,10 @@ class Worker:
         def run() -> list[Any]:
             assert self.actor is not None
             function = getattr(self.instance, spec.target)
-            return self._invoke(spec, function, self.actor.methods.get(spec.target), passes=(SystemExit,))
+            try:
+                return self._invoke(spec, function, self.actor.methods.get(spec.target), passes=(SystemExit,))
+            finally:
+                self._check_wanted(spec)
 
         self._begin(spec)
         try:
@@ -272,8 +275,14 @@ class Worker:
         self.running.add(spec.id)
         self.engine.running.number, self.engine.running.has_slot = spec.id, self.has_slot
 
+    def _check_wanted(self, spec: CallSpec) -> None:
+        if spec.id in self.cancelled:
+            raise TaskCancelledError(f"{spec.name} was cancelled while it ran") from None
+
     def _end(self, spec: CallSpec) -> None:
-        self.running.discard(spec.id)
+        with self.engine.post.lock:
+            self.running.discard(spec.id)
+            self.cancelled.discard(spec.id)
         self.engine.running.number = None
 
     def _callee(self, spec: CallSpec) -> Callee:
