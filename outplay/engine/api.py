@@ -65,6 +65,9 @@ def init(
                 f"the engine already runs, as {_settings}; call outplay.shutdown() before init() with other settings"
             )
         _engine, _settings = _start(settings), settings
+        # Last in, first out: before what the engine itself does at the end. Ray would kill its actors.
+        atexit.unregister(_shutdown_at_exit)
+        atexit.register(_shutdown_at_exit)
 
 
 def checked(settings: Settings) -> Settings:
@@ -147,7 +150,6 @@ def _shutdown_at_exit() -> None:
         shutdown()
 
 
-atexit.register(_shutdown_at_exit)
 os.register_at_fork(after_in_child=_forget_in_forked_child)
 
 
@@ -221,7 +223,7 @@ def cancel(ref: Ref, force: bool = False) -> None:
     >>> try:
     ...     outplay.get(refs)
     ... except KeyboardInterrupt:
-    ...     for ref in refs:
+    ...     for ref in reversed(refs):  # the last first, so that none that waits starts in the meantime
     ...         outplay.cancel(ref)
     """
     if isinstance(ref, ActorHandle):

@@ -196,6 +196,9 @@ class _Host:
         instance, self._instance = self._instance, None
         if instance is not None:
             close(self._callee.name, instance)
+            engine = api.engine()
+            assert isinstance(engine, RayEngine)
+            engine.end_actors()  # Ray would kill them as soon as this process has ended
 
 
 class RayEngine:
@@ -338,8 +341,11 @@ class RayEngine:
         for handle in list(self._in_reservation.pop(reservation.id.id, ())):
             _wait_until_dead(handle)
 
-    def shutdown(self) -> None:
+    def end_actors(self) -> None:
         _end_actors(list(self._actors))
+
+    def shutdown(self) -> None:
+        self.end_actors()
         if self._connected:
             ray.shutdown()
             return

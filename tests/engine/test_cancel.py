@@ -82,7 +82,7 @@ def test_a_running_task_is_interrupted(tmp_path: Path) -> None:
 def test_abandoned_tasks_do_not_hold_up_the_next(tmp_path: Path) -> None:
     refs = [spin.remote(tmp_path / str(number)) for number in range(300)]
     wait_until(lambda: len(list(tmp_path.iterdir())) >= 2)
-    for ref in refs:
+    for ref in reversed(refs):  # on Ray, the cancellation of a task that is just starting can be lost
         outplay.cancel(ref)
     assert outplay.get(add.remote(1), timeout=LIMIT_S) == 2
     ready, others = outplay.wait(refs, num_returns=len(refs), timeout=LIMIT_S)

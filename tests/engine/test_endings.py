@@ -297,3 +297,63 @@ def test_a_long_temporary_folder_is_no_obstacle(run_script: Callable[..., Any], 
     deep.mkdir(parents=True)
     result = run_script("import outplay\nprint(outplay.get(outplay.put(3)))", env={**os.environ, "TMPDIR": str(deep)})
     assert result.stdout.strip() == "3", result.stderr
+
+
+CLOSES = """
+import atexit, sys, time
+import outplay
+
+outplay.init(sys.argv[1], num_cpus=2)
+
+def note(word):
+    with open("log", "a") as file: file.write(word + " ")
+
+@outplay.remote
+class Environment:
+    def __init__(self): atexit.register(note, "atexit")
+    def step(self): return 1
+    def note(self): note("noted")
+    def close(self):
+        time.sleep(1.5)
+        note("closed")
+
+environment = Environment.remote()
+outplay.get(environment.step.remote())
+environment.note.remote()
+"""
+
+
+@pytest.mark.parametrize("engine", ["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])
+def test_actors_close_at_the_end_of_the_program(engine: str, tmp_path: Path, run_script: Callable[..., Any]) -> None:
+    result = run_script(CLOSES, engine)
+    assert result.returncode == 0, result.stderr
+    assert sorted((tmp_path / "log").read_text().split()) == ["atexit", "closed", "noted"]
+
+
+HANGING = """
+import time, os, sys
+import outplay
+
+outplay.init("process", num_cpus=2)
+
+@outplay.remote
+class Stuck:
+    def pid(self): return os.getpid()
+    def close(self): time.sleep(1000)
+
+stuck = Stuck.remote()
+print(outplay.get(stuck.pid.remote()), flush=True)
+if sys.argv[1] == "scope":
+    pid = outplay.get(stuck.pid.remote())
+    del stuck
+    deadline = time.monotonic() + 60
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("ending", ["scope", "program"])
+def test_a_close_that_hangs_has_a_limit(ending: str, run_script: Callable[..., Any]) -> None:
+    result = run_script(HANGING, ending)
+    assert result.returncode == 0, result.stderr
+    assert not os.path.exists(f"/proc/{result.stdout.strip()}")

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outplay.engine.base import force_refused
+from outplay.engine.process.calls import Call
 from outplay.engine.process.payload import ID_BITS
 from outplay.engine.process.wire import HUB
 from outplay.errors import TaskCancelledError
 
 if TYPE_CHECKING:
-    from outplay.engine.process.engine import Call, ProcessEngine
+    from outplay.engine.process.engine import ProcessEngine
 
 
 def cancel(engine: ProcessEngine, number: int, force: bool) -> None:

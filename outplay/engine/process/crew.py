@@ -73,7 +73,6 @@ class Worker:
     work: Work | None = None
     lease: Lease | None = None
     killed_because: str | None = None  # if it was the hub's doing
-    kill_at: float | None = None  # it was asked to end, and has until then
     outbox: list[Message] = field(default_factory=list)  # until it is ready
 
 

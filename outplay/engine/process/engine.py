@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from outplay.engine import serialize
 from outplay.engine.base import Callee, Method, Ref, packed_types, result_types
 from outplay.engine.definitions import definitions
 from outplay.engine.options import Options, Reservation
+from outplay.engine.process.calls import ActorLink, Call, Running
 from outplay.engine.process.cancelling import cancel, cancel_for_another
 from outplay.engine.process.entries import ActorToken, Entries, Entry, ProcessRef
 from outplay.engine.process.payload import CallSpec, Payload, Slot, WorkSpec
@@ -26,40 +24,6 @@ from outplay.errors import ActorDiedError, EngineError, GetTimeoutError, Outplay
 
 _BLOCKED_AFTER_S = 0.001
 _COLLECT_EVERY_S = 0.5
-
-
-@dataclass(eq=False)
-class Call:
-    """A call that was sent, or waits to be: what must stay alive until its answer is here."""
-
-    name: str
-    target: str  # the name of a method, or of an export
-    arguments: Entry
-    behind: list[tuple[int | str, Entry]]  # the arguments that are Refs, and their places
-    results: tuple[int, ...]
-    definitions: str | None
-    actor: ActorToken | None
-    parent: int | None  # the call that made it, if it was not the driver
-
-
-class Running(threading.local):
-    """What the engine must know of the call that a thread runs."""
-
-    number: int | None = None
-    has_slot = False  # it holds CPUs: waiting gives them up
-
-
-@dataclass(eq=False)
-class ActorLink:
-    """The way to an actor: where it lives now, and the calls that wait to be told."""
-
-    id: int
-    name: str
-    process: int | None = None
-    incarnation: int = 0
-    death: Payload | None = None
-    queue: deque[Call] = field(default_factory=deque)
-    lost: list[int] = field(default_factory=list)  # calls sent to an incarnation that has died
 
 
 class ProcessEngine:

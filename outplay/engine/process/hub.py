@@ -66,7 +66,7 @@ class Hub:
             if time.monotonic() > self._look_again:
                 self._look_again = time.monotonic() + _CHECK_S
                 self.staff.warn_if_stuck()
-                self.staff.kill_overdue()
+                self.staff.dismissals.kill_overdue()
 
     # Sockets
 
@@ -173,7 +173,7 @@ class Hub:
         while self.asked_to_stop and self.staff.workers and os.getppid() == self._driver:
             for fd in self._poll.wait(_END_CHECK_S):
                 self._handle(fd)
-            self.staff.kill_overdue()
+            self.staff.dismissals.kill_overdue()
         for worker in self.staff.workers.values():
             kill_group(worker.process.pid)
         kill_orphans(self._folder, set())
@@ -222,7 +222,7 @@ class Hub:
             case "cancel":
                 self.staff.cancel(*args)
             case "closing":
-                self.staff.closing(sender)
+                self.staff.dismissals.closing(sender)
             case "blocked" | "unblocked":
                 self.staff.blocked(sender, waits=kind == "blocked")
             case "create":

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from outplay.engine.endings import CLOSE_S
 from outplay.engine.process.counting import Objects, Sender, error_payload
 from outplay.engine.process.crew import Actor, Flavour, Shape, Work, Worker, hire
+from outplay.engine.process.dismissals import Dismissals
 from outplay.engine.process.names import Names
 from outplay.engine.process.payload import Payload, Slot, WorkSpec
 from outplay.engine.process.reaping import describe_exit, kill_group
@@ -21,8 +21,6 @@ from outplay.engine.slots import Lease, Slots
 from outplay.errors import ActorDiedError, OutplayError, TaskCancelledError, WorkerDiedError
 
 _STUCK_S = 10.0
-_BUSY_S = 1.0  # for a worker that is to end and has not begun to, because it is busy
-_MARGIN_S = 1.0  # after CLOSE_S, when a worker should have ended itself
 
 
 class Staff:
@@ -46,6 +44,7 @@ class Staff:
         self._tasks: weakref.WeakValueDictionary[int, Work] = weakref.WeakValueDictionary()  # not done yet
         self._ended = False
         self.names = Names()
+        self.dismissals = Dismissals(self.workers)
 
     # Work arrives
 
@@ -356,20 +355,8 @@ class Staff:
 
     def _dismiss(self, worker: Worker) -> None:
         """Ask a worker to end; it is killed if it does not."""
-        if worker.kill_at is None:
-            worker.kill_at = time.monotonic() + _BUSY_S
+        if self.dismissals.add(worker):
             self._tell(worker, ("exit",))
-
-    def closing(self, index: int) -> None:
-        """A worker has begun to end, and ends itself when its time is over."""
-        worker = self.workers[index]
-        if worker.kill_at is not None:
-            worker.kill_at = time.monotonic() + CLOSE_S + _MARGIN_S
-
-    def kill_overdue(self) -> None:
-        for worker in self.workers.values():
-            if worker.kill_at is not None and time.monotonic() > worker.kill_at:
-                kill_group(worker.process.pid)
 
     # Actors
 
