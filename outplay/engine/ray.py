@@ -56,15 +56,17 @@ except ImportError as error:
 
 
 _CLASS_S = 10.0  # until the class of a named actor that was just started is known
-_SETTLE_S = 0.1  # until Ray has taken note of a call
+_SETTLE_S = 0.1  # until Ray has taken note of a call, or of an actor that has started
+_START_S = 60.0  # until an actor has
 
 
 class RayRef(Ref):
-    __slots__ = ("_object_ref",)
+    __slots__ = ("_actor", "_object_ref")
 
-    def __init__(self, object_ref: Any, known_type: Any) -> None:
+    def __init__(self, object_ref: Any, known_type: Any, actor: Any = None) -> None:
         self._object_ref = object_ref
         self._type = known_type
+        self._actor = actor  # Ray's handle, if this is the result of a call of it, made here
 
     @property
     def id(self) -> Any:
@@ -171,6 +173,8 @@ class _Host:
     def call(self, known: Known, method: str, num_returns: int, /, *args: Any, **kwargs: Any) -> Any:
         if self._death is not None:
             raise self._death
+        if ray.get_runtime_context().is_canceled():  # Ray itself would run it all the same
+            raise TaskCancelledError(f"{self._callee.name}.{method} was cancelled before it started")
         _enter(known, self._exported)
         name, signature = f"{self._callee.name}.{method}", self._callee.methods.get(method)
         with reusable_values(self._thread.values):
@@ -180,6 +184,7 @@ class _Host:
                     invoke(name, function, lambda: (args, kwargs), num_returns, signature, passes=(SystemExit,))
                 )
             except SystemExit as leaving:
+                self.__ray_shutdown__()
                 if exit_status(leaving) == 0:
                     ray.actor.exit_actor()  # for good: Ray itself would start it again after sys.exit()
                 raise
@@ -198,7 +203,7 @@ class _Host:
             close(self._callee.name, instance)
             engine = api.engine()
             assert isinstance(engine, RayEngine)
-            engine.end_actors()  # Ray would kill them as soon as this process has ended
+            engine.end_actors()  # Ray kills them when this process ends, or when nobody holds this actor any more
 
 
 class RayEngine:
@@ -214,6 +219,7 @@ class RayEngine:
         self._in_reservation: dict[Any, weakref.WeakSet[Any]] = {}
         self._released: set[Any] = set()  # Ray itself would wait forever for room in these
         self._sent_at = 0.0  # when the last call was
+        self._started: weakref.WeakSet[Any] = weakref.WeakSet()  # actors that are known to have
 
     def put(self, value: Any) -> Ref:
         _tell_ray_serializers()
@@ -281,7 +287,7 @@ class RayEngine:
                 known, method.name, num_returns, *_unwrapped(args), **_unwrapped_named(kwargs)
             ),
         )
-        return _refs(sent, method.signature, num_returns)
+        return _refs(sent, method.signature, num_returns, token.handle)
 
     @staticmethod
     def _free_name(name: str) -> bool:
@@ -308,12 +314,26 @@ class RayEngine:
         return RayToken(handle), serialize.loads(data, [])[1]
 
     def cancel(self, ref: Ref, force: bool) -> None:
+        object_ref = _object_ref(ref)
         # Ray aborts this process if a task is cancelled before Ray has begun to wait for its arguments (#55131).
         time.sleep(max(0.0, self._sent_at + _SETTLE_S - time.monotonic()))
+        if isinstance(ref, RayRef) and ref._actor is not None:
+            self._wait_until_started(ref._actor)
         try:
-            ray.cancel(_object_ref(ref), force=force)
+            ray.cancel(object_ref, force=force)
         except ValueError:
             raise force_refused("what is to be cancelled") from None
+
+    def _wait_until_started(self, handle: Any) -> None:
+        """An actor that starts would wait in vain for a call that was cancelled before, and run no later one."""
+        deadline = time.monotonic() + _START_S
+        while handle not in self._started and _state(handle) not in ("ALIVE", "DEAD"):
+            if time.monotonic() > deadline:
+                raise EngineError(f"on Ray, no call of an actor can be cancelled before it runs; waited {_START_S:g} s")
+            time.sleep(0.01)
+        if handle not in self._started:
+            time.sleep(_SETTLE_S)
+            self._started.add(handle)
 
     def kill(self, token: Any) -> None:
         ray.kill(token.handle)
@@ -441,9 +461,12 @@ def _exists(process: int) -> bool:
 
 def _is_dead(handle: Any) -> bool:
     """Whether Ray knows that an actor has died, or its constructor has failed."""
-    number = handle._actor_id.hex()
-    state = ray._private.state.actors(number)
-    return bool(state and state["State"] == "DEAD") or kv._internal_kv_exists(_key("failed", number))
+    return _state(handle) == "DEAD" or kv._internal_kv_exists(_key("failed", handle._actor_id.hex()))
+
+
+def _state(handle: Any) -> str | None:
+    known = ray._private.state.actors(handle._actor_id.hex())
+    return known["State"] if known else None
 
 
 def _key(kind: str, actor: str) -> str:
@@ -458,9 +481,9 @@ def _export(callee: Callee) -> Exported:
     return exported
 
 
-def _refs(sent: Any, signature: TypedSignature | None, count: int) -> list[Ref]:
+def _refs(sent: Any, signature: TypedSignature | None, count: int, actor: Any = None) -> list[Ref]:
     objects = [sent] if count == 1 else sent
-    return [RayRef(found, known) for found, known in zip(objects, result_types(signature, count), strict=True)]
+    return [RayRef(found, known, actor) for found, known in zip(objects, result_types(signature, count), strict=True)]
 
 
 def _object_ref(ref: Ref) -> Any:

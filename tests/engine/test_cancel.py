@@ -174,7 +174,7 @@ def test_a_task_that_waits_for_its_arguments_is_cancelled(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("parallel")
-def test_calls_of_an_actor_that_wait_are_cancelled(tmp_path: Path) -> None:
+def test_calls_of_an_actor_that_wait_are_cancelled(engine: str, tmp_path: Path) -> None:
     gate = Gate.remote()
     busy = gate.wait.remote(tmp_path / "open")
     refs = [gate.note.remote(number) for number in range(10)]
@@ -188,7 +188,8 @@ def test_calls_of_an_actor_that_wait_are_cancelled(tmp_path: Path) -> None:
         with pytest.raises(outplay.TaskCancelledError):
             outplay.get(ref, timeout=LIMIT_S)
     assert outplay.get(refs[1::2], timeout=LIMIT_S) == [1, 3, 5, 7, 9]
-    assert outplay.get(gate.noted.remote(), timeout=LIMIT_S) == [1, 3, 5, 7, 9]
+    if engine == "process":  # Ray may be told too late; then the call runs, and its result is dropped
+        assert outplay.get(gate.noted.remote(), timeout=LIMIT_S) == [1, 3, 5, 7, 9]
 
 
 @pytest.mark.usefixtures("parallel")
@@ -246,7 +247,7 @@ def test_what_is_done_stays_done() -> None:
     assert outplay.get([done, stored], timeout=LIMIT_S) == [2, 5]
 
 
-def test_an_actor_can_cancel_a_call_to_itself() -> None:
+def test_an_actor_can_cancel_a_call_to_itself(engine: str) -> None:
     @outplay.remote
     class Fickle:
         ran = False
@@ -270,7 +271,8 @@ def test_an_actor_can_cancel_a_call_to_itself() -> None:
     (ref,) = outplay.get(fickle.change_mind.remote(), timeout=LIMIT_S)
     with pytest.raises(outplay.TaskCancelledError, match="cancelled"):
         outplay.get(ref, timeout=LIMIT_S)
-    assert not outplay.get(fickle.has_run.remote(), timeout=LIMIT_S)
+    if engine != "ray":  # as above
+        assert not outplay.get(fickle.has_run.remote(), timeout=LIMIT_S)
 
 
 def test_what_cannot_be_cancelled_is_said() -> None:
