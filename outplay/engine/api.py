@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -164,8 +164,8 @@ def put(value: Any) -> Ref:
     return engine().put(value)
 
 
-def get(refs: Ref | Sequence[Ref], timeout: float | None = None) -> Any:
-    """The object behind a Ref, or the list of objects behind a list of Refs; waits until they are there.
+def get(refs: Ref | Iterable[Ref], timeout: float | None = None) -> Any:
+    """The object behind a Ref, or the list of objects behind several Refs; waits until they are there.
 
     Raises what the remote code raised, as `TaskError`; and `GetTimeoutError` after `timeout` seconds.
     """
@@ -176,10 +176,12 @@ def get(refs: Ref | Sequence[Ref], timeout: float | None = None) -> Any:
     return _running().get(checked, timeout) if checked else []
 
 
-def wait(refs: Sequence[Ref], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]:
+def wait(refs: Iterable[Ref], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]:
     """Wait until `num_returns` of the Refs are ready, or `timeout` is over: (ready, the others), in order."""
     _check_timeout(timeout)
     checked = _checked_refs("wait", refs)
+    if not checked:
+        return [], []
     if len(set(checked)) != len(checked):
         raise ValueError("wait() was given the same Ref twice")
     if not 1 <= num_returns <= len(checked):
@@ -190,12 +192,13 @@ def wait(refs: Sequence[Ref], num_returns: int = 1, timeout: float | None = None
 def _checked_refs(call: str, refs: Any) -> list[Ref]:
     if isinstance(refs, Ref):
         raise TypeError(f"{call}() takes a list of Refs, not one: {call}([ref])")
-    if not isinstance(refs, (list, tuple)):
+    if not isinstance(refs, Iterable):
         raise TypeError(f"{call}() takes a list of Refs, not {type(refs).__name__}")
-    for position, ref in enumerate(refs):
+    listed = list(refs)
+    for position, ref in enumerate(listed):
         if not isinstance(ref, Ref):
             raise TypeError(f"{call}(): item {position} of the list is no Ref, but of type {type(ref).__name__}")
-    return list(refs)
+    return listed
 
 
 def _check_timeout(timeout: Any) -> None:

@@ -17,10 +17,11 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from outplay.engine import serialize
 from outplay.engine.options import Options, Reservation
+from outplay.engine.parameters import Parameters
 from outplay.engine.typed import UNKNOWN, TypedSignature
 from outplay.errors import RemoteExceptionStandIn, TaskError, TypeMismatchError, nearest
 
@@ -59,9 +60,14 @@ class Callee:
 
     target: Any
     name: str
-    signature: TypedSignature | None = None  # of a typed function, or of a typed class's constructor
-    methods: dict[str, TypedSignature | None] = field(default_factory=dict)
+    parameters: Parameters | None = None  # of the function, or of the class's constructor
+    signature: TypedSignature | None = None  # the same, where they are typed
+    methods: dict[str, Method] = field(default_factory=dict)
     exports: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def full_name(self) -> str:
+        return self.name
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "exports": {}}
@@ -72,13 +78,17 @@ class Callee:
         return hashlib.sha256(data).hexdigest()[:32], data
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """A method of an actor: what a call needs to know of it."""
 
     actor_name: str
     name: str
+    parameters: Parameters | None
     signature: TypedSignature | None
+
+    @classmethod
+    def of(cls, owner: type, name: str, signature: TypedSignature | None) -> Method:
+        return cls(owner.__qualname__, name, Parameters.of_method(owner, name), signature)
 
     @property
     def full_name(self) -> str:
@@ -105,6 +115,17 @@ class Engine(Protocol):
     def release(self, reservation: Reservation) -> None: ...
     def shutdown(self) -> None: ...
     def is_inside_call(self) -> bool: ...
+
+
+def method_of(instance: Any, name: str) -> Callable[..., Any]:
+    """The method of an actor's class, also where the instance has an attribute of the same name."""
+    if name in getattr(instance, "__dict__", ()):
+        for cls in type(instance).__mro__:
+            if name in cls.__dict__:
+                found: Callable[..., Any] = cls.__dict__[name].__get__(instance, type(instance))
+                return found
+    function: Callable[..., Any] = getattr(instance, name)
+    return function
 
 
 def result_types(signature: TypedSignature | None, num_returns: int) -> list[Any]:
@@ -226,5 +247,5 @@ def sendable(error: BaseException) -> BaseException:
 
 __all__ = [
     "Attempt", "Callee", "CarriedError", "Engine", "Method", "Ref", "TypeMismatchError", "force_refused", "invoke",
-    "name_taken", "no_actor", "result_types", "sendable", "split", "task_error",
+    "method_of", "name_taken", "no_actor", "result_types", "sendable", "split", "task_error",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from outplay.engine.base import (
     Ref,
     force_refused,
     invoke,
+    method_of,
     name_taken,
     no_actor,
     result_types,
@@ -269,7 +270,7 @@ class InlineEngine:
                 _fail(refs, actor.death)
                 return
             with reusable_values(actor.values):
-                function = getattr(actor.instance, method.name)
+                function = method_of(actor.instance, method.name)
                 try:
                     _run_into(refs, method.full_name, lambda: invoke(
                         method.full_name, function, arguments, num_returns, method.signature, (*_CTRL_C, SystemExit)

@@ -20,6 +20,7 @@ from outplay.engine.base import (
     Ref,
     force_refused,
     invoke,
+    method_of,
     name_taken,
     no_actor,
     packed_types,
@@ -176,10 +177,10 @@ class _Host:
         if ray.get_runtime_context().is_canceled():  # Ray itself would run it all the same
             raise TaskCancelledError(f"{self._callee.name}.{method} was cancelled before it started")
         _enter(known, self._exported)
-        name, signature = f"{self._callee.name}.{method}", self._callee.methods.get(method)
+        name, signature = f"{self._callee.name}.{method}", self._callee.methods[method].signature
         with reusable_values(self._thread.values):
             try:
-                function = getattr(self._instance, method)
+                function = method_of(self._instance, method)
                 return _returned(
                     invoke(name, function, lambda: (args, kwargs), num_returns, signature, passes=(SystemExit,))
                 )

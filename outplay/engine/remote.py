@@ -8,6 +8,7 @@ from typing import Any
 
 from outplay.engine.base import Callee, Method, Ref
 from outplay.engine.options import Options
+from outplay.engine.parameters import Parameters, with_kinds
 from outplay.engine.typed import TypedSignature
 from outplay.errors import nearest
 
@@ -43,11 +44,11 @@ def _declare(target: Any, options: dict[str, Any]) -> RemoteFunction | RemoteCla
     checked = Options().updated("function", options)
     name = getattr(target, "__qualname__", type(target).__name__)
     signature = TypedSignature.of(target, name) if checked.typed else None
-    return RemoteFunction(Callee(target, name, signature), checked)
+    return RemoteFunction(Callee(target, name, Parameters.of(target), signature), checked)
 
 
 def _class_callee(cls: type, typed: bool) -> Callee:
-    methods: dict[str, TypedSignature | None] = {}
+    methods: dict[str, Method] = {}
     for name in dir(cls):
         raw = inspect.getattr_static(cls, name)
         special = name.startswith("__") and name != "__call__"
@@ -57,18 +58,26 @@ def _class_callee(cls: type, typed: bool) -> Callee:
             raise TypeError(f"{cls.__qualname__}.{name} is a coroutine or generator; an actor's methods are plain ones")
         bound = not isinstance(raw, staticmethod) and not isinstance(raw, classmethod)
         function = getattr(cls, name)
-        methods[name] = (
+        signature = (
             TypedSignature.of(function, f"{cls.__qualname__}.{name}", method=bound)
             if typed and inspect.isroutine(function) and inspect.isfunction(inspect.unwrap(function))
             else None
         )
+        methods[name] = Method.of(cls, name, signature)
     constructor = inspect.getattr_static(cls, "__init__")
     signature = (
         TypedSignature.of(constructor, cls.__qualname__, method=True)
         if typed and inspect.isfunction(constructor)
         else None
     )
-    return Callee(cls, cls.__qualname__, signature, methods)
+    return Callee(cls, cls.__qualname__, Parameters.of(cls), signature, methods)
+
+
+def _check_call(what: Callee | Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if what.signature is not None:
+        what.signature.check_call(args, kwargs, _type_behind)
+    elif what.parameters is not None and (problem := what.parameters.misfit(args, kwargs)) is not None:
+        raise TypeError(f"{what.full_name}(): {problem}")
 
 
 def _type_behind(value: Any) -> Any:
@@ -90,8 +99,7 @@ class RemoteFunction:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         from outplay.engine import api
 
-        if self._callee.signature is not None:
-            self._callee.signature.check_call(args, kwargs, _type_behind)
+        _check_call(self._callee, args, kwargs)
         return _one_or_all(api.engine().submit(self._callee, args, kwargs, self._options))
 
     def options(self, **options: Any) -> RemoteFunction:
@@ -100,7 +108,7 @@ class RemoteFunction:
         callee = self._callee
         if changed.typed != self._options.typed:
             signature = TypedSignature.of(callee.target, callee.name) if changed.typed else None
-            callee = Callee(callee.target, callee.name, signature, exports=callee.exports)
+            callee = Callee(callee.target, callee.name, callee.parameters, signature, exports=callee.exports)
         return RemoteFunction(callee, changed)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -121,8 +129,7 @@ class RemoteClass:
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         from outplay.engine import api
 
-        if self._callee.signature is not None:
-            self._callee.signature.check_call(args, kwargs, _type_behind)
+        _check_call(self._callee, args, kwargs)
         token = api.engine().create(self._callee, args, kwargs, self._options)
         return ActorHandle(token, self._callee.name, self._callee.methods)
 
@@ -133,6 +140,12 @@ class RemoteClass:
         if changed.typed != self._options.typed:
             callee = _class_callee(callee.target, changed.typed)
         return RemoteClass(callee, changed)
+
+    def __getattr__(self, name: str) -> Any:
+        """Class attributes and static and class methods: in its own methods, too, the class's name means this."""
+        if name.startswith("__") or name == "_callee":  # not there yet while this is unpickled
+            raise AttributeError(name)
+        return getattr(self._callee.target, name)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"{self._callee.name} is remote: call {self._callee.name}.remote(…)")
@@ -147,7 +160,7 @@ class RemoteClass:
 class ActorHandle:
     """An actor, seen from anywhere: `handle.method.remote(…)`. The actor ends when its last handle is gone."""
 
-    def __init__(self, token: Any, name: str, methods: dict[str, TypedSignature | None]) -> None:
+    def __init__(self, token: Any, name: str, methods: dict[str, Method]) -> None:
         self._token = token
         self._name = name
         self._methods = methods
@@ -157,7 +170,7 @@ class ActorHandle:
             raise AttributeError(name)
         if name not in self._methods:
             raise AttributeError(f"actor {self._name} has no method {name!r}{nearest(name, self._methods)}")
-        return ActorMethod(self, Method(self._name, name, self._methods[name]), 1)
+        return ActorMethod(self, self._methods[name], 1)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
@@ -167,8 +180,16 @@ class ActorHandle:
     def __dir__(self) -> list[str]:
         return list(self._methods)
 
+    def __copy__(self) -> ActorHandle:
+        return self
+
+    def __deepcopy__(self, _: object) -> ActorHandle:
+        return self
+
     def __reduce__(self) -> Any:
-        return ActorHandle, (self._token, self._name, self._methods)
+        # In plain tuples: handles travel often, and each object in them would cost several times as much.
+        methods = [(m.name, m.parameters and m.parameters.kinds, m.signature) for m in self._methods.values()]
+        return _handle_again, (self._token, self._name, methods)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorHandle) and bool(self._token == other._token)
@@ -178,6 +199,14 @@ class ActorHandle:
 
     def __repr__(self) -> str:
         return f"<actor {self._name}>"
+
+
+def _handle_again(token: Any, name: str, methods: list[Any]) -> ActorHandle:
+    again = {
+        method: Method(name, method, None if kinds is None else with_kinds(kinds), signature)
+        for method, kinds, signature in methods
+    }
+    return ActorHandle(token, name, again)
 
 
 class ActorMethod:
@@ -193,8 +222,7 @@ class ActorMethod:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         from outplay.engine import api
 
-        if self._method.signature is not None:
-            self._method.signature.check_call(args, kwargs, _type_behind)
+        _check_call(self._method, args, kwargs)
         refs = api.engine().call(self._handle._token, self._method, args, kwargs, self._num_returns)
         return _one_or_all(refs)
 

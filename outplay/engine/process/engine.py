@@ -246,7 +246,7 @@ class ProcessEngine:
         num_returns: int,
         actor: ActorToken | None = None,
     ) -> tuple[Call, list[Ref]]:
-        name = what.full_name if isinstance(what, Method) else what.name
+        name = what.full_name
         signature: TypedSignature | None = what.signature
         packed, refs = serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
         arguments = self.entries.own(packed, is_argument=True)

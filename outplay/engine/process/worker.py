@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outplay.engine import api, serialize
-from outplay.engine.base import Callee, CarriedError, invoke, task_error
+from outplay.engine.base import Callee, CarriedError, invoke, method_of, task_error
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
 from outplay.engine.endings import CLOSE_S, close, exit_status, left
 from outplay.engine.process.cancelling import cancel_children
@@ -231,9 +231,9 @@ class Worker:
     def _run_method(self, spec: CallSpec) -> None:
         def run() -> list[Any]:
             assert self.actor is not None
-            function = getattr(self.instance, spec.target)
+            function = method_of(self.instance, spec.target)
             try:
-                return self._invoke(spec, function, self.actor.methods.get(spec.target), passes=(SystemExit,))
+                return self._invoke(spec, function, self.actor.methods[spec.target].signature, passes=(SystemExit,))
             finally:
                 self._check_wanted(spec)
 
