@@ -34,6 +34,10 @@ FIGURES: dict[str, tuple[str, bool, float | None]] = {
     "put 5 MB and broadcast it to two actors": ("ms", True, 8),
     "return 5 MB from an actor": ("ms", True, None),
     "resident memory, driver and all it started": ("MB", True, None),
+    "put an array of 1 GiB, the first": ("ms", True, 1),
+    "put an array of 1 GiB, when one was let go": ("ms", True, 1),
+    "put 100 MB of bytes, when some were let go": ("ms", True, 1),
+    "get 100 MB of bytes": ("ms", True, 1),
 }
 
 
@@ -88,11 +92,28 @@ def side(name: str, quick: bool) -> dict[str, float]:
     # Shared pages count once for each process here, on both sides alike.
     resident = sum(process.memory_info().rss for process in [me, *me.children(recursive=True)])
     figures["resident memory, driver and all it started"] = resident / 1e6
+    figures |= large_objects(engine, 5 if quick else 15)
     engine.shutdown()
     return figures
 
 
-def median(function: Callable[[], None], times: int) -> float:
+def large_objects(engine: Any, times: int) -> dict[str, float]:
+    gibibyte = np.ones(2**30 // 8)
+    text = np.random.default_rng(0).bytes(100_000_000)
+    begin = time.perf_counter()
+    ref = engine.put(gibibyte)
+    first = time.perf_counter() - begin
+    del ref
+    stored = engine.put(text)
+    return {
+        "put an array of 1 GiB, the first": first * 1e3,
+        "put an array of 1 GiB, when one was let go": median(lambda: engine.put(gibibyte), times) * 1e3,
+        "put 100 MB of bytes, when some were let go": median(lambda: engine.put(text), times) * 1e3,
+        "get 100 MB of bytes": median(lambda: engine.get(stored), times) * 1e3,
+    }
+
+
+def median(function: Callable[[], Any], times: int) -> float:
     for _ in range(5):
         function()
     taken = []

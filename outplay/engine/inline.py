@@ -62,7 +62,7 @@ class _Object:
         self.keep(serialize.dumps(value, what))
 
     def keep(self, packed: serialize.Packed) -> None:
-        self.packed = packed._replace(buffers=[memoryview(bytes(buffer)) for buffer in packed.buffers])
+        self.packed = packed._replace(stream=[packed.data], buffers=serialize.aligned(packed.buffers))
         self.error = None  # of an attempt before
 
     def load(self) -> Any:

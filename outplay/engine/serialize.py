@@ -6,34 +6,44 @@ out views of them. Functions and classes of the main program travel by value: no
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 from outplay.errors import SerializationError
 
+ALIGNMENT = 64  # of arrays: a cache line, and the widest vector instructions
 _PLAIN = {type(None), bool, int, float, str, bytes}
+_LARGE = 64 * 1024  # pickle hands bytes of this size on without copying them, if it writes into a file
 
 
 class Packed(NamedTuple):
     """A serialised object: the pickle stream, its buffers, and the Refs and handles that travel in it."""
 
-    data: bytes
+    stream: list[Any]  # in pieces: large bytes objects are pieces of their own, and not copied
     buffers: list[memoryview]
     writable: frozenset[int]  # the buffers of tensors, which have no read-only form
     carried: list[Any]
 
     @property
+    def data(self) -> bytes:
+        """The pickle stream in one piece."""
+        return b"".join(self.stream)
+
+    @property
+    def stream_nbytes(self) -> int:
+        return sum(map(len, self.stream))
+
+    @property
     def nbytes(self) -> int:
-        return len(self.data) + sum(buffer.nbytes for buffer in self.buffers)
+        return self.stream_nbytes + sum(buffer.nbytes for buffer in self.buffers)
 
 
-_NO_ARGUMENTS = Packed(pickle.dumps(((), {}), protocol=5), [], frozenset(), [])
+_NO_ARGUMENTS = Packed([pickle.dumps(((), {}), protocol=5)], [], frozenset(), [])
 
 
 class _Dump(threading.local):
@@ -71,11 +81,11 @@ def dumps(value: Any, what: str) -> Packed:
     try:
         if _is_plain(value):
             # The C pickler alone is much faster, and these types mean the same to it.
-            data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+            stream: list[Any] = [pickle.dumps(value, protocol=5, buffer_callback=buffers.append)]
         else:
-            data = _cloud_dumps(value, buffers)
+            stream = _cloud_dumps(value, buffers)
         writable = frozenset(i for i, buffer in enumerate(buffers) if any(buffer is t for t in _dump.tensors))
-        return Packed(data, [buffer.raw() for buffer in buffers], writable, _dump.carried)
+        return Packed(stream, [buffer.raw() for buffer in buffers], writable, _dump.carried)
     except SerializationError:
         raise
     except Exception as error:  # pickling runs the objects' own code, which may raise anything
@@ -129,10 +139,42 @@ def loads(data: Any, buffers: list[Any]) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
-def _cloud_dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
-    with io.BytesIO() as file:
-        _pickler_class()(file, protocol=5, buffer_callback=buffers.append).dump(value)
-        return file.getvalue()
+def layout(lengths: Sequence[int]) -> tuple[list[int], int]:
+    """The offset of each part of an object in one piece of memory, and where the last one ends."""
+    offsets, end = [], 0
+    for length in lengths:
+        offsets.append(end)
+        end += -(-length // ALIGNMENT) * ALIGNMENT
+    return offsets, end
+
+
+def aligned(buffers: Sequence[Any], writable: Collection[int] = ()) -> list[memoryview]:
+    """Copies of buffers that begin at multiples of 64 bytes, as in the store; read-only except for `writable`."""
+    if not buffers:
+        return []
+    import numpy
+
+    lengths = [memoryview(buffer).nbytes for buffer in buffers]
+    offsets, end = layout(lengths)
+    block = numpy.empty(end + ALIGNMENT, numpy.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    memory = block.data[start:]
+    copies = [memory[offset : offset + length] for offset, length in zip(offsets, lengths, strict=True)]
+    for copy, buffer in zip(copies, buffers, strict=True):
+        copy[:] = buffer
+    return [copy if i in writable else copy.toreadonly() for i, copy in enumerate(copies)]
+
+
+class _Pieces(list[Any]):
+    """A file for the pickler that keeps what is written to it as it comes."""
+
+    write = list.append
+
+
+def _cloud_dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> list[Any]:
+    pieces = _Pieces()
+    _pickler_class()(pieces, protocol=5, buffer_callback=buffers.append).dump(value)
+    return pieces
 
 
 _pickler: Any = None
@@ -206,7 +248,7 @@ def _prefixes(name: str) -> Iterator[str]:
 def _is_plain(value: Any, depth: int = 3) -> bool:
     kind = type(value)
     if kind in _PLAIN:
-        return True
+        return kind is not bytes or len(value) < _LARGE
     if kind is dict:
         return depth > 0 and all(type(key) in _PLAIN and _is_plain(item, depth - 1) for key, item in value.items())
     if kind is list or kind is tuple:

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import outplay
@@ -179,3 +180,33 @@ def test_get_and_wait_take_any_iterable() -> None:
     assert {*ready, *others} == set(by_name.values())
     with pytest.raises(TypeError, match="item 0 of the list is no Ref, but of type str"):
         outplay.get(by_name)  # type: ignore[arg-type]
+
+
+@outplay.remote
+def misaligned(arrays: list[np.ndarray]) -> list[int]:
+    return [i for i, array in enumerate(arrays) if array.ctypes.data % 64]
+
+
+def test_arrays_are_aligned_to_64_bytes() -> None:
+    # Ray aligns only what is larger than 2 KB, and promises no more than 8 bytes for the rest.
+    arrays = [np.random.default_rng(0).normal(size=size) for size in (300, 301, 1000, (10, 20, 30), 20_001, 50_000)]
+    back = [*outplay.get(outplay.put(arrays)), *[outplay.get(outplay.put(array)) for array in arrays]]
+    assert [array.ctypes.data % 64 for array in back] == [0] * len(back)
+    assert not any(array.flags.writeable for array in back)
+    assert all(np.array_equal(one, other) for one, other in zip(back, [*arrays, *arrays], strict=True))
+    assert outplay.get(misaligned.remote(arrays)) == []
+    assert outplay.get(misaligned.remote(outplay.put(arrays))) == []
+    large = arrays[4][1:]  # a view that is not aligned itself
+    assert large.ctypes.data % 64 != 0
+    assert outplay.get(outplay.put(large)).ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("size", [10, 65_535, 65_536, 300_000, 40_000_000])
+def test_bytes_of_any_size_survive(size: int) -> None:
+    text = np.random.default_rng(size).bytes(size)
+    value = {"bytes": text, "list": [bytearray(text), text[:-1]], "array": np.frombuffer(text, np.uint8)}
+    stored = outplay.get(outplay.put(value))
+    assert stored["bytes"] == text
+    assert stored["list"] == [text, text[:-1]]
+    assert stored["array"].tobytes() == text
+    assert outplay.get(outplay.put(text)) == text

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from outplay.engine import serialize
 from outplay.engine.options import Options, parse_bundles
-from outplay.engine.process.payload import ALIGNMENT, PAGE, layout, segment_size
+from outplay.engine.process.payload import PAGE, segment_size
 from outplay.engine.process.wire import Channel
+from outplay.engine.serialize import ALIGNMENT, layout
 from outplay.engine.slots import Lease, Slots
 from outplay.engine.typed import could_be, describe
 from outplay.errors import ResourceError, TaskError

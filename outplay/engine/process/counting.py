@@ -46,7 +46,6 @@ class Counted:
 class Segment:
     fd: int
     size: int
-    is_new: bool = True  # nobody was given it yet
     lessee: int | None = None  # the process that keeps it, with an object of its own or free
     mapped_by: set[int] = field(default_factory=set)
 
@@ -337,8 +336,7 @@ class Objects:
         if peer not in segment.mapped_by:
             segment.mapped_by.add(peer)
             self._send(peer, ("segment", number, segment.size), segment.fd)
-        is_new, segment.is_new = segment.is_new, False
-        self._send(peer, ("reply", request, (number, segment.size, is_new)))
+        self._send(peer, ("reply", request, (number, segment.size)))
 
 
 def most_segments() -> int:

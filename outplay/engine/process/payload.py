@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 # Below this an object travels inside the message: a copy through a socket is cheaper than a segment.
 INLINE_BYTES = 64 * 1024
-ALIGNMENT = 64
 PAGE = 4096
 ID_BITS = 40  # of an object's number; the bits above are the index of the process that owns it
 
@@ -86,15 +85,6 @@ class WorkSpec(NamedTuple):
     @classmethod
     def from_wire(cls, fields: Sequence[Any]) -> WorkSpec:
         return cls(CallSpec.from_wire(fields[0]), *fields[1:])
-
-
-def layout(lengths: tuple[int, ...]) -> tuple[list[int], int]:
-    """The offset of each part of an object in its segment, and where the last one ends."""
-    offsets, end = [], 0
-    for length in lengths:
-        offsets.append(end)
-        end += -(-length // ALIGNMENT) * ALIGNMENT
-    return offsets, end
 
 
 def segment_size(nbytes: int) -> int:

@@ -13,8 +13,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from outplay.engine import serialize
-from outplay.engine.process.payload import Payload, Place, layout, segment_size
+from outplay.engine.process import copying
+from outplay.engine.process.payload import Payload, Place, segment_size
 from outplay.engine.process.wire import HUB
+from outplay.engine.serialize import layout
 from outplay.errors import ObjectLostError, ObjectStoreFullError
 
 if TYPE_CHECKING:
@@ -43,25 +45,14 @@ class Store:
             if segment is not None:
                 self._free_bytes -= size
         if segment is None:
-            segment, size = self._fresh(number, None, self._post.request("lease", total))
-        return self._write(number, packed, segment, size)
+            segment, size = self._post.request("lease", total)
+        return self._write(number, None, packed, segment, size)
 
     def write_for(self, holder: int, number: int, packed: serialize.Packed) -> Place:
         """Write a result for the process that called."""
         _, total = layout(_lengths(packed))
-        segment, size = self._fresh(number, holder, self._post.request("alloc", number, holder, total))
-        return self._write(number, packed, segment, size)
-
-    def _fresh(self, number: int, holder: int | None, answer: tuple[int, int, bool]) -> tuple[int, int]:
-        """Take the pages of a new segment now: without memory, this is an error, and writing a crash (SIGBUS)."""
-        segment, size, is_new = answer
-        if is_new and hasattr(os, "posix_fallocate"):
-            try:
-                os.posix_fallocate(self._memory(segment)[1], 0, size)
-            except OSError as error:
-                self._post.send(HUB, ("refuse", number, holder, segment))
-                raise ObjectStoreFullError(f"this machine has no {size:,} bytes of memory left: {error}") from error
-        return segment, size
+        segment, size = self._post.request("alloc", number, holder, total)
+        return self._write(number, holder, packed, segment, size)
 
     def recycle(self, segment: int, size: int) -> None:
         """An object of this process's own is gone, and nobody else ever held it."""
@@ -80,20 +71,21 @@ class Store:
         if free:
             self._post.send(HUB, ("return", free))
 
-    def _write(self, number: int, packed: serialize.Packed, segment: int, size: int) -> Place:
-        parts = [memoryview(packed.data), *packed.buffers]
+    def _write(self, number: int, holder: int | None, packed: serialize.Packed, segment: int, size: int) -> Place:
         lengths = _lengths(packed)
-        offsets, _ = layout(lengths)
-        with memoryview(self._memory(segment)[0]) as memory:
-            for offset, part in zip(offsets, parts, strict=True):
-                memory[offset : offset + part.nbytes] = part
+        memory, fd = self._memory(segment)
+        try:
+            copying.write(memory, fd, _parts(packed))
+        except OSError as error:
+            self._post.send(HUB, ("refuse", number, holder, segment))
+            raise ObjectStoreFullError(f"this machine has no {size:,} bytes of memory left: {error}") from error
         return Place(number, segment, size, lengths, tuple(packed.writable))
 
     def read(self, payload: Payload, keeper: Any) -> Any:
         """The object of a payload. Views of shared memory hold on to `keeper`, and it to the memory."""
         place = payload.place
         if place is None:
-            return serialize.loads(payload.data, list(payload.buffers))
+            return serialize.loads(payload.data, serialize.aligned(payload.buffers, payload.writable))
         if place.segment not in self._mapped:
             self._post.request("open", place.segment)
         offsets, _ = layout(place.lengths)
@@ -136,7 +128,17 @@ class Store:
 
 
 def _lengths(packed: serialize.Packed) -> tuple[int, ...]:
-    return (len(packed.data), *(buffer.nbytes for buffer in packed.buffers))
+    return (packed.stream_nbytes, *(buffer.nbytes for buffer in packed.buffers))
+
+
+def _parts(packed: serialize.Packed) -> list[tuple[int, memoryview]]:
+    """What to write for an object, and at which offset: the pieces of the pickle stream, and the buffers."""
+    offsets, _ = layout(_lengths(packed))
+    parts, end = [], 0
+    for piece in packed.stream:
+        parts.append((end, memoryview(piece)))
+        end += len(piece)
+    return parts + list(zip(offsets[1:], packed.buffers, strict=True))
 
 
 _view_class: Any = None
