@@ -10,12 +10,11 @@ values = engine.get(refs, timeout)
 from __future__ import annotations
 
 import functools
-import hashlib
 import sys
 import traceback
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -72,10 +71,13 @@ class Callee:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "exports": {}}
 
-    def pack(self) -> tuple[str, bytes]:
-        """This, with where to look for modules, as bytes under a name that stands for them."""
-        data = serialize.function_bytes((list(sys.path), self), self.target)
-        return hashlib.sha256(data).hexdigest()[:32], data
+    def interface(self) -> Callee:
+        """This without its code: what a handle of an actor needs."""
+        return replace(self, target=None, exports={})
+
+    def pack(self) -> serialize.Exported:
+        """This, with where to look for modules."""
+        return serialize.export((list(sys.path), self), self.target)
 
 
 class Method(NamedTuple):

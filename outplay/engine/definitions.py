@@ -6,7 +6,6 @@ fetches and merges it before it runs the call. So they reach workers that alread
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 import warnings
@@ -42,7 +41,7 @@ class Definitions:
     def __init__(self) -> None:
         self._items: dict[tuple[str, str], tuple[int, Any]] = {}
         self._lock = threading.Lock()
-        self._exported: tuple[str, bytes] | None = None
+        self._exported: serialize.Exported | None = None
         self._merged: set[str] = set()
 
     def define(self, kind: str, name: str, value: Any) -> None:
@@ -57,23 +56,22 @@ class Definitions:
     def names(self, kind: str) -> list[str]:
         return [name for of_kind, name in self._items if of_kind == kind]
 
-    def export(self) -> tuple[str, bytes] | None:
-        """The whole set as (name, bytes), or None if nothing is defined."""
+    def export(self) -> serialize.Exported | None:
+        """The whole set, or None if nothing is defined."""
         if not self._items:
             return None
         with self._lock:
             if self._exported is None:
                 functions = [f for _, value in self._items.values() for f in _functions(value)]
-                data = serialize.function_bytes(self._items, *functions)
-                self._exported = (hashlib.sha256(data).hexdigest()[:32], data)
-                self._merged.add(self._exported[0])
+                self._exported = serialize.export(self._items, *functions)
+                self._merged.add(self._exported.name)
             return self._exported
 
     def knows(self, name: str) -> bool:
         return name in self._merged
 
-    def merge(self, name: str, data: bytes) -> None:
-        items: dict[tuple[str, str], tuple[int, Any]] = serialize.loads(data, [])
+    def merge(self, exported: serialize.Exported) -> None:
+        items: dict[tuple[str, str], tuple[int, Any]] = exported.load()
         for (kind, key), (stamp, value) in items.items():
             with self._lock:
                 mine = self._items.get((kind, key))
@@ -82,7 +80,7 @@ class Definitions:
                 self._items[kind, key] = (stamp, value)
                 self._exported = None
             self._apply(kind, value)
-        self._merged.add(name)
+        self._merged.add(exported.name)
 
     @staticmethod
     def _apply(kind: str, value: Any) -> None:

@@ -29,6 +29,7 @@ from outplay.engine.base import (
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
 from outplay.engine.endings import CLOSE_S, close, exit_status
 from outplay.engine.options import Options, Reservation, check_fits
+from outplay.engine.serialize import Exported
 from outplay.engine.shipping import check_reachable, cluster_runtime_env
 from outplay.engine.slots import thread_caps
 from outplay.engine.typed import TypedSignature
@@ -74,7 +75,7 @@ class RayRef(Ref):
         return self._object_ref.hex()
 
     def __reduce__(self) -> Any:
-        return RayRef, (self._object_ref, self._type)
+        return RayRef, (serialize.capture(self._object_ref, self.id), self._type)
 
 
 class RayToken:
@@ -92,13 +93,13 @@ class RayToken:
         return hash(self.handle._actor_id)
 
     def __reduce__(self) -> Any:
-        return RayToken, (self.handle,)
+        return RayToken, (serialize.capture(self.handle, self.handle._actor_id.hex()),)
 
 
-# What travels to Ray's workers: (name, bytes) of the definitions that the caller knew, and of the function or class.
-Known = tuple[str, Any] | None
-Exported = tuple[str, bytes]
+# What travels to Ray's workers: the definitions that the caller knew, and the function or class.
+Known = Exported | None
 _callees: dict[str, Callee] = {}
+_last_capturing: list[str] = []  # the one of them that keeps alive what it captured
 _task_values = ReusableValues()
 
 
@@ -106,14 +107,19 @@ def _enter(known: Known, exported: Exported) -> Callee:
     """In a Ray worker, before a call: make the engine, the definitions and the function known here."""
     if not api.is_initialized():
         api.attach(RayEngine(connected=False, fixed_resources=False))
-    if known is not None and not definitions.knows(known[0]):
-        definitions.merge(*known)
+    if known is not None and not definitions.knows(known.name):
+        definitions.merge(known)
     _tell_ray_serializers()
-    name, data = exported
-    if name not in _callees:
-        path, _callees[name] = serialize.loads(data, [])
+    callee = _callees.get(exported.name)
+    if callee is None:
+        path, callee = exported.load()
         sys.path.extend(entry for entry in path if entry not in sys.path and os.path.isdir(entry))
-    return _callees[name]
+        if exported.captured:  # nobody says when it is gone: the next one takes its place
+            for name in _last_capturing:
+                _callees.pop(name, None)
+            _last_capturing[:] = [exported.name]
+        _callees[exported.name] = callee
+    return callee
 
 
 class _RepeatError(Exception):
@@ -218,6 +224,7 @@ class RayEngine:
         self._runtime_env = runtime_env  # for each call, where the connection was made without ours
         self._actors: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_reservation: dict[Any, weakref.WeakSet[Any]] = {}
+        self._for_restarts: list[list[Any]] = []  # what classes captured: Ray lets go of it after the first start
         self._released: set[Any] = set()  # Ray itself would wait forever for room in these
         self._sent_at = 0.0  # when the last call was
         self._started: weakref.WeakSet[Any] = weakref.WeakSet()  # actors that are known to have
@@ -242,14 +249,15 @@ class RayEngine:
 
     def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
         how = self._how(callee.name, options, default_cpus=1)
-        count, known, retry_on = options.num_returns, self._known_definitions(), packed_types(options.retry_on)
+        count, known, captured = options.num_returns, self._known_definitions(), _export(callee).captured
+        retry_on = packed_types(options.retry_on)
         how["retry_exceptions"] = [_RepeatError] if retry_on else False
         task = self._task(callee).options(max_retries=options.max_retries, num_returns=count, **how)
         sent = self._sent(
             callee.name,
             args,
             kwargs,
-            lambda: task.remote(known, count, retry_on, *_unwrapped(args), **_unwrapped_named(kwargs)),
+            lambda: task.remote(known, captured, count, retry_on, *_unwrapped(args), **_unwrapped_named(kwargs)),
         )
         return _refs(sent, callee.signature, count)
 
@@ -270,8 +278,12 @@ class RayEngine:
 
         handle = self._sent(callee.name, args, kwargs, send)
         if options.name is not None:
-            kv._internal_kv_put(_key("class", handle._actor_id.hex()), exported[1])
+            kv._internal_kv_put(
+                _key("class", handle._actor_id.hex()), serialize.function_bytes(callee.interface(), callee.target)
+            )
         self._actors.add(handle)
+        if options.max_restarts != 0:
+            self._for_restarts.append(exported.captured)
         if options.reservation is not None:
             self._in_reservation.setdefault(options.reservation.id.id, weakref.WeakSet()).add(handle)
         return RayToken(handle)
@@ -312,7 +324,7 @@ class RayEngine:
             if time.monotonic() > deadline:
                 raise ValueError(f"the actor named {name!r} was not started by Outplay")
             time.sleep(0.01)
-        return RayToken(handle), serialize.loads(data, [])[1]
+        return RayToken(handle), serialize.loads(data, [])
 
     def cancel(self, ref: Ref, force: bool) -> None:
         object_ref = _object_ref(ref)
@@ -395,10 +407,10 @@ class RayEngine:
 
     def _task(self, callee: Callee) -> Any:
         if "ray task" not in callee.exports:
-            exported = _export(callee)
+            name, data, _ = _export(callee)
 
-            def task(known: Known, num_returns: int, retry_on: bytes, /, *args: Any, **kwargs: Any) -> Any:
-                return _run_task(exported, known, num_returns, retry_on, args, kwargs)
+            def task(known: Known, held: list[Any], count: int, retry_on: bytes, /, *args: Any, **kwargs: Any) -> Any:
+                return _run_task(Exported(name, data, held), known, count, retry_on, args, kwargs)
 
             task.__name__ = task.__qualname__ = callee.name  # what Ray's own tools show
             callee.exports["ray task"] = ray.remote(task)

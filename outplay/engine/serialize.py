@@ -6,6 +6,7 @@ out views of them. Functions and classes of the main program travel by value: no
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import sys
 import threading
@@ -46,11 +47,31 @@ class Packed(NamedTuple):
 _NO_ARGUMENTS = Packed([pickle.dumps(((), {}), protocol=5)], [], frozenset(), [])
 
 
+class Exported(NamedTuple):
+    """Code as it travels: its bytes, a name that stands for them, and the Refs and handles that it captured."""
+
+    name: str
+    data: bytes
+    captured: list[Any]
+
+    def load(self) -> Any:
+        _load.captured = self.captured
+        return loads(self.data, [])
+
+
 class _Dump(threading.local):
     """What the dump now running in this thread has met."""
 
     carried: list[Any] | None = None
     tensors: list[pickle.PickleBuffer] | None = None
+    exports: bool = False  # it is code that is pickled
+
+
+class _Load(threading.local):
+    captured: list[Any]  # by the code that is unpickled
+
+
+_load = _Load()
 
 
 _dump = _Dump()
@@ -71,6 +92,31 @@ def carry(item: Any) -> None:
             "would not keep what it stands for alive"
         )
     _dump.carried.append(item)
+
+
+def capture(item: Any, item_id: str) -> Any:
+    """Called by a Ref or handle of Ray's while it is pickled, for what it wraps.
+
+    Ray counts what is in arguments, and not what code has captured. So that travels beside the code, with each call,
+    and in the code a place and an id stand for it: code that has captured something else is other code.
+    """
+    if not _dump.exports:
+        return item
+    assert _dump.carried is not None
+    _dump.carried.append(item)
+    return _Captured(len(_dump.carried) - 1, item_id)
+
+
+class _Captured(NamedTuple):
+    place: int
+    item_id: str
+
+    def __reduce__(self) -> Any:
+        return _captured_item, tuple(self)
+
+
+def _captured_item(place: int, _: str) -> Any:
+    return _load.captured[place]
 
 
 def dumps(value: Any, what: str) -> Packed:
@@ -192,6 +238,17 @@ def _pickler_class() -> Any:
     if torch is not None and not _tensors and hasattr(torch, "Tensor"):
         _tensors[torch.Tensor] = _reduce_tensor
     return _pickler
+
+
+def export(value: Any, *functions: Any) -> Exported:
+    """`value` ready to travel, with the `functions` and classes in it."""
+    outer = (_dump.carried, _dump.exports)
+    _dump.carried, _dump.exports = [], True
+    try:
+        data = function_bytes(value, *functions)
+        return Exported(hashlib.sha256(data).hexdigest()[:32], data, _dump.carried)
+    finally:
+        _dump.carried, _dump.exports = outer
 
 
 def function_bytes(value: Any, *functions: Any) -> bytes:

@@ -20,6 +20,7 @@ class Call:
     behind: list[tuple[int | str, Entry]]  # the arguments that are Refs, and their places
     results: tuple[int, ...]
     definitions: str | None
+    captured: list[Entry]  # by the function, or by the definitions
     actor: ActorToken | None
     parent: int | None  # the call that made it, if it was not the driver
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from outplay.engine import serialize
 from outplay.engine.base import Callee, Method, Ref, packed_types, result_types
-from outplay.engine.definitions import definitions
 from outplay.engine.options import Options, Reservation
 from outplay.engine.process.calls import ActorLink, Call, Running
 from outplay.engine.process.cancelling import cancel, cancel_for_another
 from outplay.engine.process.entries import ActorToken, Entries, Entry, ProcessRef
+from outplay.engine.process.exports import Exports
 from outplay.engine.process.payload import CallSpec, Payload, Slot, WorkSpec
 from outplay.engine.process.post import Post
 from outplay.engine.process.store import Store
@@ -43,7 +43,7 @@ class ProcessEngine:
         self._queued: set[ActorLink] = set()  # links with calls that nothing else may hold on to
         self._reserved: set[int] = set()
         self._collected_at = 0.0
-        self._exported: set[str] = set()
+        self._exports = Exports(self.post, self.entries)
         self.handlers: dict[str, Callable[..., None]] = {
             "result": self._on_result,
             "died": self._on_died,
@@ -57,7 +57,7 @@ class ProcessEngine:
         }
 
     def start(self) -> None:
-        self.post.start(self.entries.flush_dropped)
+        self.post.start(self.flush_notes)
 
     # Objects
 
@@ -136,7 +136,8 @@ class ProcessEngine:
 
     def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
         cpus = self._checked_cpus(callee, options, 1.0)
-        call, refs = self._prepare(callee, self._export(callee), args, kwargs, options.num_returns)
+        exported = self._exports.export(callee)
+        call, refs = self._prepare(callee, exported.name, args, kwargs, options.num_returns, exported.captured)
         with self.post.uninterrupted, self.post.lock:
             self._sent[call.results[0]] = call
             work = self._work(call, cpus, options, options.max_retries, lend=True)
@@ -146,7 +147,8 @@ class ProcessEngine:
 
     def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> ActorToken:
         cpus = self._checked_cpus(callee, options, 0.0)
-        call, refs = self._prepare(callee, self._export(callee), args, kwargs, 1)
+        exported = self._exports.export(callee)
+        call, refs = self._prepare(callee, exported.name, args, kwargs, 1, exported.captured)
         entry = self._entry_of(refs[0])
         with self.post.uninterrupted:
             if options.name is not None:
@@ -174,7 +176,7 @@ class ProcessEngine:
         self._check_open()
         if token.entry.table is not self.entries:
             raise EngineError(f"actor {token.name} belongs to an engine that was shut down")
-        call, refs = self._prepare(method, method.name, args, kwargs, num_returns, token)
+        call, refs = self._prepare(method, method.name, args, kwargs, num_returns, actor=token)
         with self.post.uninterrupted, self.post.lock:
             link: ActorLink = token.entry.link or self._link(token.entry, token.name)
             if link.death is not None:
@@ -244,6 +246,7 @@ class ProcessEngine:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         num_returns: int,
+        captured: Sequence[Entry] = (),
         actor: ActorToken | None = None,
     ) -> tuple[Call, list[Ref]]:
         name = what.full_name
@@ -253,8 +256,10 @@ class ProcessEngine:
         results = [self.entries.new_result() for _ in range(num_returns)]
         behind = [(place, self._entry_of(ref)) for place, ref in refs]
         numbers = tuple(entry.id for entry in results)
+        defined = self._exports.export_definitions()
+        all_captured = [*captured, *(defined.captured if defined else ())]
         parent = self.running.number
-        call = Call(name, target, arguments, behind, numbers, self._export_definitions(), actor, parent)
+        call = Call(name, target, arguments, behind, numbers, defined and defined.name, all_captured, actor, parent)
         types = result_types(signature, num_returns)
         return call, [ProcessRef(entry, known) for entry, known in zip(results, types, strict=True)]
 
@@ -263,8 +268,10 @@ class ProcessEngine:
 
     def _spec(self, call: Call, to: int, lend: bool = True) -> CallSpec:
         """The call as a message to process `to`; what it mentions is lent or granted here."""
-        granted: list[int] = []
+        granted = [entry.id for entry in call.captured]
         lent: list[int] = []
+        for entry in call.captured:
+            self.entries.share(entry)
         for entry in (call.arguments, *(entry for _, entry in call.behind)):
             if entry.payload is None:
                 self.entries.share(entry)
@@ -309,26 +316,10 @@ class ProcessEngine:
         self.post.send(HUB, ("locate", actor.id, 0))
         return link
 
-    def _export(self, callee: Callee) -> str:
-        """Give the hub the function or class, once; its name there."""
-        known: str | None = callee.exports.get("process")
-        if known is None or known not in self._exported:
-            known, data = callee.pack()
-            callee.exports["process"] = known
-            self._export_bytes(known, data)
-        return known
-
-    def _export_definitions(self) -> str | None:
-        exported = definitions.export()
-        if exported is None:
-            return None
-        self._export_bytes(*exported)
-        return exported[0]
-
-    def _export_bytes(self, name: str, data: bytes) -> None:
-        if name not in self._exported:
-            self._exported.add(name)
-            self.post.send(HUB, ("export", name, data))
+    def flush_notes(self) -> None:
+        """Tell the hub what finalizers have left notes of."""
+        self._exports.flush_gone()
+        self.entries.flush_dropped()
 
     # Messages
 

@@ -236,6 +236,9 @@ class Hub:
                 self.staff.ready(sender)
             case "export":
                 self._export(*args)
+            case "unexport":
+                for index in self.staff.workers:
+                    self._send(index, message)
             case "fetch":
                 self._fetch(sender, *args)
             case "stop":

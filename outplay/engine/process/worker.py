@@ -69,6 +69,7 @@ class Worker:
             "make": self._on_make,
             "call": self._on_call,
             "interrupt": self._on_interrupt,
+            "unexport": self._on_unexport,
             "exit": self._on_exit,
             "retire": self._on_retire,
         }
@@ -100,6 +101,10 @@ class Worker:
                 self.interrupts.ask()
         elif any(work.call.id == number for work, _ in self.tasks):
             self.cancelled.add(number)
+
+    def _on_unexport(self, _: int, name: str) -> None:
+        """A function that has captured Refs is gone where it was made. A call of it that still comes fetches it."""
+        self._callees.pop(name, None)
 
     def _on_exit(self, _: int) -> None:
         self.leaving = True
@@ -287,10 +292,12 @@ class Worker:
 
     def _callee(self, spec: CallSpec) -> Callee:
         """The function or class of a call; the hub is asked for it once."""
-        if spec.target not in self._callees:
-            path, self._callees[spec.target] = self._unpack(spec, self.engine.post.request("fetch", spec.target))
+        known = self._callees.get(spec.target)
+        if known is None:
+            path, known = self._unpack(spec, self.engine.post.request("fetch", spec.target))
             _extend_path(path)
-        return self._callees[spec.target]
+            self._callees[spec.target] = known
+        return known
 
     @staticmethod
     def _unpack(spec: CallSpec, data: bytes) -> Any:
@@ -302,7 +309,7 @@ class Worker:
             return
         data = self.engine.post.request("fetch", spec.definitions)
         try:
-            definitions.merge(spec.definitions, data)
+            definitions.merge(serialize.Exported(spec.definitions, data, []))
         except Exception as error:  # noqa: BLE001 - unpickling imports the user's modules
             failure = task_error(spec.name, error, error.__traceback__)
             raise failure from failure.cause
@@ -369,7 +376,7 @@ class Worker:
             self.thread.values.end_of_call()
         sys.stdout.flush()
         sys.stderr.flush()
-        self.engine.entries.flush_dropped()
+        self.engine.flush_notes()
 
 
 def _extend_path(path: list[str]) -> None:
