@@ -10,17 +10,21 @@
 
 from typing import TYPE_CHECKING, Any
 
+from outplay import util
 from outplay.engine import (
     ActorHandle,
     Ref,
     Reservation,
     Reusable,
+    available_resources,
     cancel,
+    cluster_resources,
     get,
     get_actor,
     init,
     is_initialized,
     kill,
+    nodes,
     put,
     register_serializer,
     remote,
@@ -109,12 +113,15 @@ __all__ = [
     "TypeMismatchError",
     "WorkerDiedError",
     "__version__",
+    "available_resources",
     "cancel",
+    "cluster_resources",
     "get",
     "get_actor",
     "init",
     "is_initialized",
     "kill",
+    "nodes",
     "pretty_print",
     "put",
     "register_env",
@@ -123,5 +130,6 @@ __all__ = [
     "reserve",
     "reusables",
     "shutdown",
+    "util",
     "wait",
 ]

@@ -1,6 +1,20 @@
 """Tasks, actors and objects: inline, on processes of this machine, or on a Ray cluster."""
 
-from outplay.engine.api import cancel, get, get_actor, init, is_initialized, kill, put, reserve, shutdown, wait
+from outplay.engine.api import (
+    available_resources,
+    cancel,
+    cluster_resources,
+    get,
+    get_actor,
+    init,
+    is_initialized,
+    kill,
+    nodes,
+    put,
+    reserve,
+    shutdown,
+    wait,
+)
 from outplay.engine.base import Ref
 from outplay.engine.definitions import Reusable, register_serializer, reusables
 from outplay.engine.options import Reservation
@@ -11,12 +25,15 @@ __all__ = [
     "Ref",
     "Reservation",
     "Reusable",
+    "available_resources",
     "cancel",
+    "cluster_resources",
     "get",
     "get_actor",
     "init",
     "is_initialized",
     "kill",
+    "nodes",
     "put",
     "register_serializer",
     "remote",

@@ -253,3 +253,19 @@ def kill(handle: ActorHandle) -> None:
     if not isinstance(handle, ActorHandle):
         raise TypeError(f"kill() takes an actor's handle, not {type(handle).__name__}")
     _running().kill(handle._token)
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The machines of the engine: `NodeID`, `Alive`, `Resources`, `NodeManagerAddress` and `NodeManagerHostname`."""
+    return engine().nodes()
+
+
+def cluster_resources() -> dict[str, float]:
+    """What there is for tasks and actors on all machines together: `{"CPU": 8.0, "GPU": 1.0}`."""
+    alive = [node["Resources"] for node in nodes() if node["Alive"]]
+    return {name: sum(resources[name] for resources in alive) for name in ("CPU", "GPU")}
+
+
+def available_resources() -> dict[str, float]:
+    """What of it no task, actor or reservation holds now."""
+    return engine().available_resources()

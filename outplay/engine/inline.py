@@ -30,7 +30,7 @@ from outplay.engine.base import (
 from outplay.engine.definitions import ReusableValues, reusable_values
 from outplay.engine.endings import close, left
 from outplay.engine.options import Options, Reservation
-from outplay.engine.slots import Lease, Slots, count_cpus, visible_gpus
+from outplay.engine.slots import Lease, Slots, count_cpus, this_node, visible_gpus
 from outplay.errors import (
     ActorDiedError,
     EngineError,
@@ -312,6 +312,12 @@ class InlineEngine:
         for actor in list(_known.values()):
             if isinstance(actor, _Actor) and actor.reservation == reservation.id:
                 actor.die(ActorDiedError(f"actor {actor.name} died: its reservation was released"))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [this_node(self.slots.totals())]
+
+    def available_resources(self) -> dict[str, float]:
+        return self.slots.free()
 
     def shutdown(self) -> None:
         for actor in list(_known.values()):

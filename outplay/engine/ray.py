@@ -374,6 +374,16 @@ class RayEngine:
         for handle in list(self._in_reservation.pop(reservation.id.id, ())):
             _wait_until_dead(handle)
 
+    def nodes(self) -> list[dict[str, Any]]:
+        kept = ("NodeID", "Alive", "NodeManagerAddress", "NodeManagerHostname")
+        return [
+            {**{name: node[name] for name in kept}, "Resources": _cpus_and_gpus(node["Resources"])}
+            for node in ray.nodes()
+        ]
+
+    def available_resources(self) -> dict[str, float]:
+        return _cpus_and_gpus(ray.available_resources())
+
     def end_actors(self) -> None:
         _end_actors(list(self._actors))
 
@@ -515,6 +525,11 @@ def _unwrapped_named(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _resources(cpus: float, gpus: float) -> dict[str, float]:
     return {name: amount for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
+
+
+def _cpus_and_gpus(resources: dict[str, float]) -> dict[str, float]:
+    """Ray leaves out what there is none of."""
+    return {name: float(resources.get(name, 0.0)) for name in ("CPU", "GPU")}
 
 
 _told: dict[str, int] = {}

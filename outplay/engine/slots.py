@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from outplay.engine.options import check_fits
 
@@ -124,6 +126,13 @@ class Slots:
             pool.closed = True
             self._settle(pool)
 
+    def totals(self) -> dict[str, float]:
+        return {"CPU": float(self.machine.cpus), "GPU": float(self.machine.gpus)}
+
+    def free(self) -> dict[str, float]:
+        """What nobody holds. Reservations hold what they were given; who came back from waiting may have overdrawn."""
+        return {"CPU": max(0.0, self.machine.free_cpus), "GPU": sum(self.machine.free_gpus.values())}
+
     def _settle(self, pool: Pool) -> None:
         if pool.closed and pool.used == 0 and pool.parent is not None:
             parent, pool.parent = pool.parent, None
@@ -146,6 +155,18 @@ def _choose_gpus(pool: Pool, amount: float) -> dict[int, float] | None:
         return {min(shared, key=lambda gpu: pool.free_gpus[gpu]): amount} if shared else None
     whole = [gpu for gpu, free in pool.free_gpus.items() if free + _ROUNDING >= 1][: int(amount)]
     return dict.fromkeys(whole, 1.0) if len(whole) == int(amount) else None
+
+
+def this_node(resources: dict[str, float]) -> dict[str, Any]:
+    """This machine, as `outplay.nodes()` shows it."""
+    name = socket.gethostname()
+    return {
+        "NodeID": name,
+        "Alive": True,
+        "NodeManagerAddress": "127.0.0.1",
+        "NodeManagerHostname": name,
+        "Resources": resources,
+    }
 
 
 def thread_caps(count: int) -> dict[str, str]:

@@ -19,6 +19,7 @@ from outplay.engine.process.payload import CallSpec, Payload, Slot, WorkSpec
 from outplay.engine.process.post import Post
 from outplay.engine.process.store import Store
 from outplay.engine.process.wire import HUB, Message
+from outplay.engine.slots import this_node
 from outplay.engine.typed import TypedSignature
 from outplay.errors import ActorDiedError, EngineError, GetTimeoutError, OutplayError
 
@@ -218,6 +219,14 @@ class ProcessEngine:
 
     def release(self, reservation: Reservation) -> None:
         self.post.request("release", reservation.id)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        totals, _ = self.post.request("resources")
+        return [this_node(totals)]
+
+    def available_resources(self) -> dict[str, float]:
+        _, free = self.post.request("resources")
+        return free  # type: ignore[no-any-return]
 
     def shutdown(self) -> None:
         raise EngineError("only the driver ends the engine")

@@ -241,6 +241,8 @@ class Hub:
                     self._send(index, message)
             case "fetch":
                 self._fetch(sender, *args)
+            case "resources":
+                self._send(sender, ("reply", args[0], (self.staff.slots.totals(), self.staff.slots.free())))
             case "stop":
                 self._ending = self.asked_to_stop = True
             case _:
