@@ -5,14 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections import deque
-from contextlib import suppress
 
-from outplay.engine.slots import count_cpus
-
-# One core does not reach the memory's bandwidth. More than a few threads do not help either.
-_MOST_THREADS = 4
-_SPAN = 8 * 1024 * 1024  # what a thread copies at a time
+# One core does not reach the memory's bandwidth; more threads than a few do not help either.
+_THREADS = 4
+_LEAST_SHARE = 4 * 1024 * 1024  # what is worth a thread
 
 Part = tuple[int, memoryview]  # where it goes, and what
 
@@ -34,27 +30,22 @@ def write(memory: mmap.mmap, fd: int, parts: list[Part]) -> None:
 
 
 def _copy(memory: mmap.mmap, parts: list[Part]) -> None:
-    """Copy in several threads what is large. Others may run meanwhile: numpy does not hold the interpreter's lock."""
+    """Copy what is large in several threads. Others may run meanwhile: numpy does not hold the interpreter's lock."""
     import numpy
 
     target = numpy.frombuffer(memory, numpy.uint8)
-    spans: deque[tuple[int, memoryview]] = deque()
+
+    def copy(offset: int, source: memoryview) -> None:
+        target[offset : offset + source.nbytes] = numpy.frombuffer(source, numpy.uint8)
+
     for offset, part in parts:
-        spans.extend((offset + start, part[start : start + _SPAN]) for start in range(0, part.nbytes, _SPAN))
-
-    def work() -> None:
-        with suppress(IndexError):  # nothing is left
-            while True:
-                offset, source = spans.popleft()
-                target[offset : offset + source.nbytes] = numpy.frombuffer(source, numpy.uint8)
-
-    large = sum(source.nbytes == _SPAN for _, source in spans)
-    helpers: list[threading.Thread] = []
-    with suppress(RuntimeError):  # no more threads can be started: those that run do it all
-        while large > 1 and len(helpers) + 1 < min(large, _MOST_THREADS, count_cpus()):
-            helper = threading.Thread(target=work, daemon=True)
+        share = max(_LEAST_SHARE, -(-part.nbytes // _THREADS))
+        helpers = []
+        for start in range(share, part.nbytes, share):
+            helper = threading.Thread(target=copy, args=(offset + start, part[start : start + share]), daemon=True)
             helper.start()
             helpers.append(helper)
-    work()
-    for helper in helpers:
-        helper.join()
+        if part.nbytes:
+            copy(offset, part[:share])
+        for helper in helpers:
+            helper.join()
