@@ -175,17 +175,17 @@ class Run:
     def _after_failure(self, last: dict[str, Any], error: Exception) -> None:
         """What was learned up to the last whole iteration is kept, and the status told, if the disk takes it."""
         sentence = str(error) if isinstance(error, OutplayError) else f"{type(error).__name__}: {error}"
+        # Where the disk is the trouble, `error` has said so.
+        level = logging.DEBUG if isinstance(error, RunError) else logging.WARNING
         try:
             if self.algorithm.iteration > 0:
                 self.save()
         except Exception as second:  # noqa: BLE001 - what failed first is what the user has to know
-            if str(second) != str(error):  # saving itself may be what failed
-                log.warning("there is no checkpoint of the last iteration: %s", second)
+            log.log(level, "there is no checkpoint of the last iteration: %s", second)
         try:
             self._beat("failed", last, force=True, error=sentence.splitlines()[0])
         except OutplayError as second:
-            # Where the disk is the trouble, `error` has said so.
-            log.log(logging.DEBUG if isinstance(error, RunError) else logging.WARNING, "%s", second)
+            log.log(level, "%s", second)
 
     def _kept(self) -> tuple[list[dict[str, Any]], list[int]]:
         """The results up to this iteration, and which lines of metrics.jsonl are damaged."""
