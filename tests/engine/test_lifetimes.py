@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import outplay
@@ -153,6 +154,24 @@ def test_a_result_beside_one_that_fails_is_let_go_of() -> None:
         first, _ = half.remote()
         with pytest.raises(outplay.SerializationError):
             outplay.get(first)
+
+
+def test_what_a_worker_computed_for_itself_outlives_it() -> None:
+    @outplay.remote
+    def nested(depth: int) -> list[Any]:
+        inner = outplay.get(nested.remote(depth - 1)) if depth else []
+        return [*inner, (os.getpid(), make.remote(1.0))]
+
+    outplay.init("process", num_cpus=1)  # so that what a worker has started runs on it when it is free
+    try:
+        found = outplay.get(nested.remote(3), timeout=60)
+        deadline = time.monotonic() + 60
+        while sum(psutil.pid_exists(pid) for pid, _ in found) > 1:  # more workers than slots do not stay
+            assert time.monotonic() < deadline
+            outplay.get(make.remote(0.0), timeout=60)
+        assert [outplay.get(ref, timeout=60).max() for _, ref in found] == [1.0] * 4
+    finally:
+        outplay.shutdown()
 
 
 @pytest.mark.usefixtures("engine")

@@ -13,11 +13,12 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from outplay.engine import serialize
 from outplay.engine.base import Ref
-from outplay.engine.process.payload import ID_BITS, INLINE_BYTES, Payload
+from outplay.engine.process.payload import ID_BITS, INLINE_BYTES, Payload, Place
 from outplay.engine.process.post import Post
 from outplay.engine.process.store import Store
 from outplay.engine.process.wire import HUB
@@ -147,7 +148,7 @@ class Entries:
         # Small arguments go with the call: no message will ever ask for them.
         entry = Entry(self, 0) if is_argument and packed.nbytes <= INLINE_BYTES else self.new()
         with self.post.uninterrupted:  # a segment must not be lost between the hub and its entry
-            entry.payload = self.to_payload(packed, entry.id, self.post.index)
+            entry.payload = self._to_payload(packed, lambda: self.store.write_own(entry.id, packed))
             entry.contained = packed.carried
             if entry.payload.place is not None:
                 entry.segment = (entry.payload.place.segment, entry.payload.place.segment_size)
@@ -161,8 +162,15 @@ class Entries:
             raise value
         return value
 
-    def to_payload(self, packed: serialize.Packed, number: int, holder: int) -> Payload:
-        """Put a packed object into a message or, if it is large, into the store, held by process `holder`."""
+    def result(self, packed: serialize.Packed, number: int, caller: int) -> Payload:
+        """The result of a call. If it goes into the store, the hub counts it as held by `caller` from the start.
+
+        That holds for a process that calls itself too: its answer grants the object like any other answer.
+        """
+        return self._to_payload(packed, lambda: self.store.write_for(caller, number, packed))
+
+    def _to_payload(self, packed: serialize.Packed, write: Callable[[], Place]) -> Payload:
+        """Put a packed object into a message or, if it is large, into the store."""
         refs = tuple(entry.id for entry in packed.carried)
         if refs:
             with self.post.lock:
@@ -172,9 +180,7 @@ class Entries:
             buffers = tuple(bytes(buffer) for buffer in packed.buffers)
             return Payload(packed.data, buffers, refs, tuple(packed.writable))
         self.flush_dropped()
-        if holder == self.post.index:
-            return Payload(b"", (), refs, place=self.store.write_own(number, packed))
-        return Payload(b"", (), refs, place=self.store.write_for(holder, number, packed))
+        return Payload(b"", (), refs, place=write())
 
     def error_payload(self, error: BaseException) -> Payload:
         """An error as a payload. It always travels whole, so that it cannot fail to."""

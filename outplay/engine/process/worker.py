@@ -368,7 +368,7 @@ class Worker:
     def _pack(self, spec: CallSpec, results: list[Any], payloads: list[Payload], carried: list[Any]) -> None:
         for number, value in zip(spec.results, results, strict=True):
             packed = serialize.dumps(value, f"the result of {spec.name}")
-            payloads.append(self.engine.entries.to_payload(packed, number, spec.caller))
+            payloads.append(self.engine.entries.result(packed, number, spec.caller))
             carried.append(packed.carried)
 
     def _after_call(self) -> None:
