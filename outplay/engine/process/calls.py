@@ -41,5 +41,6 @@ class ActorLink:
     process: int | None = None
     incarnation: int = 0
     death: Payload | None = None
+    contained: list[Entry] = field(default_factory=list)  # what is inside the error that it died of
     queue: deque[Call] = field(default_factory=deque)
     lost: list[int] = field(default_factory=list)  # calls sent to an incarnation that has died

@@ -91,26 +91,25 @@ class Objects:
         return self._objects[number]
 
     def hold(self, peer: int, number: int) -> None:
-        record = self.object(number)
-        if peer != HUB:
-            if not self._is_alive(peer):
-                self._note_if_unheld(number)
-                return
-            self._holds.setdefault(peer, Counter())[number] += 1
-        record.total += 1
-
-    def release(self, peer: int, number: int, count: int = 1) -> None:
-        record = self.object(number)
-        record.total -= count
-        if peer != HUB:
-            holds = self._holds.setdefault(peer, Counter())
-            holds[number] -= count
-            if holds[number] == 0:
-                del holds[number]
+        if peer == HUB or self._is_alive(peer):
+            self._count(peer, number, 1)
         self._note_if_unheld(number)
 
+    def release(self, peer: int, number: int, count: int = 1) -> None:
+        self._count(peer, number, -count)
+        self._note_if_unheld(number)
+
+    def _count(self, peer: int, number: int, change: int) -> None:
+        self.object(number).total += change
+        if peer != HUB:
+            # Below zero while a drop has overtaken the grant that another process sent before.
+            holds = self._holds.setdefault(peer, Counter())
+            holds[number] += change
+            if holds[number] == 0:
+                del holds[number]
+
     def _note_if_unheld(self, number: int) -> None:
-        if self._objects[number].total == 0:
+        if self.object(number).total == 0:
             self._unheld[0].add(number)
 
     def grant(self, numbers: tuple[int, ...], to: int) -> None:

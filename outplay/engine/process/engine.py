@@ -311,13 +311,15 @@ class ProcessEngine:
 
     def _send_call(self, link: ActorLink, call: Call) -> None:
         assert link.process is not None
-        spec = self._spec(call, link.process)
-        self._sent[spec.id] = call
+        self._sent[call.results[0]] = call
         try:
-            if not self.post.send(link.process, ("call", *spec.to_wire())):
-                self._on_closed(link.process)
+            # Before anything is granted to that process: without a connection it would never learn that it holds it.
+            reached = self.post.connect(link.process)
         except EngineError as error:
-            self._fail(spec.id, self.entries.error_payload(error))
+            self._fail(call.results[0], self.entries.error_payload(error))
+            return
+        if not reached or not self.post.send(link.process, ("call", *self._spec(call, link.process).to_wire())):
+            self._on_closed(link.process)
 
     def _link(self, actor: Entry, name: str) -> ActorLink:
         """Begin to look for an actor."""
@@ -368,8 +370,8 @@ class ProcessEngine:
             self.post.catch_up(worker)  # its answer may be here already
         call = self._sent.get(number)
         if call is not None:
-            # A result may have reached the store before its worker died.
-            self.post.send(HUB, ("forget", call.results))
+            # A result may have reached the store before its worker died. What was granted is dropped with its entry.
+            self.post.send(HUB, ("forget", tuple(result for result in call.results if result not in granted)))
         self.post.send(HUB, ("verdict", number, may_retry and call is not None))
         if call is not None and not may_retry:
             self._fail(number, error)
@@ -394,9 +396,11 @@ class ProcessEngine:
         del held
 
     def _on_located(self, _: int, number: int, incarnation: int, process: int | None, death: Payload | None) -> None:
+        held = self.entries.adopt(death.refs) if death is not None else []
         link = self._links.get(number)
         if link is None:
             return
+        link.contained = held
         lost, link.lost = link.lost, []
         link.incarnation, link.process, link.death = incarnation, process, death
         if lost:

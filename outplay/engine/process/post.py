@@ -110,6 +110,11 @@ class Post:
             raise answer
         return answer
 
+    def connect(self, to: int) -> bool:
+        """Make sure that there is a connection; False if that process is gone, EngineError if none can be made."""
+        with self.uninterrupted, self.lock:
+            return to in self._channels or self._connect(to) is not None
+
     def _connect(self, to: int) -> Channel | None:
         if self.closed is not None:
             return None

@@ -376,6 +376,7 @@ class Staff:
         alive = actor.worker is not None and actor.worker.ready
         for peer, over in asked:
             if actor.death is not None:
+                self._objects.grant(actor.death.refs, peer)
                 self._send(peer, ("located", actor.id, actor.incarnation, None, actor.death))
             elif alive and actor.incarnation > over:
                 assert actor.worker is not None
@@ -423,7 +424,7 @@ class Staff:
         self._bury(actor, f"actor {work.name} died: its process {describe_exit(exit_code)}")
         self._let_go(work)
         if actor.ending:
-            del self._actors[actor.id]
+            self._forget(actor)
 
     def _end(self, actor: Actor) -> None:
         """Nobody holds the actor any more. All calls to it are answered, or their callers are gone."""
@@ -433,7 +434,12 @@ class Staff:
             self._tell(actor.worker, ("exit",))
         else:
             self._bury(actor, f"actor {actor.work.name if actor.work else '?'} has ended")
-            del self._actors[actor.id]
+            self._forget(actor)
+
+    def _forget(self, actor: Actor) -> None:
+        del self._actors[actor.id]
+        for number in actor.death.refs if actor.death else ():
+            self._objects.release(HUB, number)
 
     # Reservations
 

@@ -335,13 +335,14 @@ class Worker:
     def _answer(self, spec: CallSpec, run: Any) -> None:
         """Run the call and send its caller the results, or the error in place of each."""
         payloads: list[Payload] = []
-        carried: list[Any] = []  # the entries of what is inside the results: kept until they are granted
+        carried: list[Any] = []  # what holds on to the entries of what is inside the results, until they are granted
         try:
             self._learn_definitions(spec)
             with reusable_values(self.thread.values):
                 self._pack(spec, run(), payloads, carried)
             granted = tuple(number for payload in payloads for number in payload.mentions)
         except OutplayError as error:
+            carried.append(error)
             # Results that were stored before another failed are the caller's already, to be dropped.
             granted = tuple(payload.place.object for payload in payloads if payload.place is not None)
             self._send_error(spec, error, granted)
