@@ -71,9 +71,9 @@ class Callee:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "exports": {}}
 
-    def interface(self) -> Callee:
+    def interface(self) -> bytes:
         """This without its code: what a handle of an actor needs."""
-        return replace(self, target=None, exports={})
+        return serialize.function_bytes(replace(self, target=None, exports={}), self.target)
 
     def pack(self) -> serialize.Exported:
         """This, with where to look for modules."""

@@ -7,6 +7,7 @@ import sys
 import traceback
 from typing import Any
 
+from outplay.engine.base import method_of
 from outplay.errors import ActorDiedError
 
 CLOSE_S = 5.0  # for close(), __del__ and atexit handlers together; then the process is killed
@@ -15,7 +16,7 @@ CLOSE_S = 5.0  # for close(), __del__ and atexit handlers together; then the pro
 def close(name: str, instance: Any) -> None:
     """Call `instance.close()`, if there is one that needs no arguments. What it raises is printed: nobody waits."""
     try:
-        method = getattr(instance, "close", None)
+        method = method_of(instance, "close") if hasattr(instance, "close") else None
         if callable(method) and _needs_no_arguments(method):
             method()
     except BaseException:  # noqa: BLE001 - the user's code; the actor ends in any case

@@ -153,7 +153,7 @@ class ProcessEngine:
         entry = self._entry_of(refs[0])
         with self.post.uninterrupted:
             if options.name is not None:
-                self.post.request("claim", options.name, entry.id, call.target)
+                self.post.request("claim", options.name, entry.id, callee.interface())
             with self.post.lock:
                 entry.holds, entry.shared = 1, True
                 # Its arguments are not lent: the constructor may run again, later.
@@ -166,9 +166,9 @@ class ProcessEngine:
     def get_actor(self, name: str) -> tuple[ActorToken, Callee]:
         self._check_open()
         with self.post.uninterrupted:
-            number, export = self.post.request("find", name)
+            number, interface = self.post.request("find", name)
             (entry,) = self.entries.adopt((number,))
-        callee: Callee = serialize.loads(self.post.request("fetch", export), [])[1]
+        callee: Callee = serialize.loads(interface, [])
         return ActorToken(entry, callee.name), callee
 
     def call(

@@ -10,14 +10,14 @@ class Names:
     """Each name stands for one living actor."""
 
     def __init__(self) -> None:
-        self._actors: dict[str, tuple[int, str]] = {}  # the actor, and the export of its class
+        self._actors: dict[str, tuple[int, bytes]] = {}  # the actor, and the interface of its class
 
-    def claim(self, name: str, actor: int, export: str) -> None:
+    def claim(self, name: str, actor: int, interface: bytes) -> None:
         if name in self._actors:
             raise name_taken(name)
-        self._actors[name] = (actor, export)
+        self._actors[name] = (actor, interface)
 
-    def find(self, name: str) -> tuple[int, str]:
+    def find(self, name: str) -> tuple[int, bytes]:
         if name not in self._actors:
             raise no_actor(name, self._actors)
         return self._actors[name]

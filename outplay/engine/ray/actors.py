@@ -1,0 +1,62 @@
+"""What Ray knows of an actor, and how actors are ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
+import ray
+import ray._private.state
+import ray.exceptions
+import ray.experimental.internal_kv as kv
+
+from outplay.engine.endings import CLOSE_S
+
+
+def wait_until_dead(handle: Any) -> None:
+    """Ray returns before an actor that it ends is dead; another call could still reach it."""
+    with suppress(ray.exceptions.RayError):
+        while True:
+            ray.get(handle.__ray_ready__.remote(), timeout=60)
+            time.sleep(0.01)
+
+
+def end_actors(handles: list[Any]) -> None:
+    """Ray kills actors when the program ends; these are asked to end first, and given some time for it."""
+    deadline = time.monotonic() + CLOSE_S
+    by_ref = {handle.end.remote(): handle for handle in handles if not is_dead(handle)}
+    ready, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=CLOSE_S) if by_ref else ([], [])
+    here, processes = ray.get_runtime_context().get_node_id(), []
+    for ref in ready:
+        with suppress(ray.exceptions.RayError):  # it is dead already
+            node, process = ray.get(ref)
+            by_ref[ref].__ray_terminate__.remote()
+            if node == here:  # its atexit handlers run until the process is gone
+                processes.append(process)
+    while any(_exists(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def is_dead(handle: Any) -> bool:
+    """Whether Ray knows that an actor has died, or its constructor has failed."""
+    return state(handle) == "DEAD" or kv._internal_kv_exists(key("failed", handle._actor_id.hex()))
+
+
+def state(handle: Any) -> str | None:
+    known = ray._private.state.actors(handle._actor_id.hex())
+    return known["State"] if known else None
+
+
+def key(kind: str, actor: str) -> str:
+    """Where Ray keeps what others must know of an actor: the class of a named one, that its constructor failed."""
+    return f"outplay:{kind}:{actor}"
