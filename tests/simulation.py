@@ -26,12 +26,13 @@ from typing import Any
 from unittest import mock
 
 from outplay.engine import api
+from outplay.engine.process import backlog, dismissals, entries, staffing
 from outplay.engine.process import engine as engine_module
-from outplay.engine.process import entries, staffing
+from outplay.engine.process import worker as worker_module
 from outplay.engine.process.counting import Counted, Objects
 from outplay.engine.process.crew import Worker as Hired
 from outplay.engine.process.engine import ProcessEngine
-from outplay.engine.process.hub import Hub
+from outplay.engine.process.hub import _CHECK_S, Hub
 from outplay.engine.process.staffing import Staff
 from outplay.engine.process.wire import DRIVER, HUB, Message
 from outplay.engine.process.worker import Worker
@@ -149,6 +150,23 @@ class SimulatedPost:
             raise Killed
 
 
+class NoInterrupts:
+    """Signals reach the main thread alone, and nothing is cancelled here."""
+
+    asked = False
+
+    def __init__(self, _: object) -> None:
+        self.raised: BaseException | None = None  # by the function
+
+    def reset(self) -> None:
+        self.raised = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.raised = error
+
+
 class CheckedObjects(Objects):
     """Objects that notice when one is freed too early."""
 
@@ -185,13 +203,15 @@ class Simulation:
 
     current: Simulation
 
-    def __init__(self, seed: int, cpus: int) -> None:
+    def __init__(self, seed: int, cpus: int, slowness: float = 0.1) -> None:
         Simulation.current = self
+        self.slowness = slowness  # how likely it is that a second passes before anything else happens
         gc.freeze()  # so that collecting costs little: what is here already is none of this simulation's
         gc.disable()  # or the moment of a finalizer would differ from run to run
         self.random = random.Random(seed)
         self.processes: dict[int, Process] = {}
         self.lines: dict[tuple[int, int], Line] = {}
+        self.now = 0.0  # the hub's clock
         self.most_workers = 0
         self.any_killed = False
         self.faults: list[str] = []
@@ -204,6 +224,11 @@ class Simulation:
         for target, name, value in (
             (engine_module, "Post", SimulatedPost),
             (entries, "INLINE_BYTES", INLINE_BYTES),
+            (backlog, "time", SimpleNamespace(monotonic=lambda: self.now)),
+            (dismissals, "time", SimpleNamespace(monotonic=lambda: self.now)),
+            (dismissals, "kill_group", self._kill_group),
+            (staffing, "time", SimpleNamespace(monotonic=lambda: self.now)),
+            (worker_module, "Interrupts", NoInterrupts),
             (staffing, "hire", self._hire),
             (staffing, "kill_group", self._kill_group),
             (api, "_engine", None),
@@ -238,6 +263,12 @@ class Simulation:
         self._patches.close()
         gc.enable()
         gc.unfreeze()
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # The wire
 
@@ -297,6 +328,13 @@ class Simulation:
                 self.deliver(*pair)
         self.hub.objects.end_round()
         self._round = {pair: line.sent for pair, line in self.lines.items() if pair[1] == HUB}
+
+    def _look(self) -> None:
+        """Time passes, and the hub acts on it."""
+        self.now += _CHECK_S + 1e-6
+        self.hub.staff.schedule()
+        self.hub.staff.retire_surplus()
+        self.hub.staff.dismissals.kill_overdue()
 
     # Processes
 
@@ -395,9 +433,11 @@ class Simulation:
             elif process.waits_for is not None and (process.may_time_out or process.waits_for()):
                 events.append((self._resume, process))
             if process.engine is not None and (process.engine.entries.dropped or process.engine.entries.recycled):
-                events.append((process.engine.entries.flush_dropped,))
+                events.append((process.engine.flush_notes,))
         if events or any(self.hub.objects._unheld):
             events.append((self._end_round,))
+        if self.random.random() < self.slowness if events else self.hub.staff.due_in() is not None:
+            events.append((self._look,))
         return events
 
     def step(self) -> bool:

@@ -33,15 +33,17 @@ class Pool:
     parent: Lease | None = None  # what a bundle was cut from
     closed: bool = False  # its reservation was released: what comes back goes on to the parent
     used: int = 0
+    paused: list[Lease] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(eq=False)
 class Lease:
     """What one task, actor or bundle holds, and of which pool."""
 
     pool: Pool
     cpus: float
     gpus: dict[int, float] = field(default_factory=dict)
+    depth: int = 0  # of the task, in the chain of those that wait for each other
     paused: bool = False
 
 
@@ -71,10 +73,19 @@ class Slots:
             self.check("reserve()", *bundle)
         check_fits("reserve()", cpus, gpus, [(self.machine.cpus, self.machine.gpus)], "this machine")
 
-    def take(self, cpus: float, gpus: float, reservation: int | None = None) -> Lease | None:
-        """A lease from the first pool with room for it, or None."""
+    @property
+    def paused_cpus(self) -> float:
+        pools = [self.machine, *(pool for pools in self.reservations.values() for pool in pools)]
+        return sum(lease.cpus for pool in pools for lease in pool.paused)
+
+    def take(self, cpus: float, gpus: float, reservation: int | None = None, depth: int | None = None) -> Lease | None:
+        """A lease from the first pool with room for it, or None.
+
+        With `depth`, CPUs of paused leases are free only if those are less deep.
+        """
         for pool in self._pools(reservation):
-            if cpus and pool.free_cpus + _ROUNDING < cpus:
+            kept = 0.0 if depth is None else sum(lease.cpus for lease in pool.paused if lease.depth >= depth)
+            if cpus and pool.free_cpus - kept + _ROUNDING < cpus:
                 continue
             shares = _choose_gpus(pool, gpus)
             if shares is None:
@@ -83,12 +94,14 @@ class Slots:
             for gpu, share in shares.items():
                 pool.free_gpus[gpu] -= share
             pool.used += 1
-            return Lease(pool, cpus, shares)
+            return Lease(pool, cpus, shares, depth or 0)
         return None
 
     def give(self, lease: Lease) -> None:
         pool = lease.pool
-        if not lease.paused:
+        if lease.paused:
+            pool.paused.remove(lease)
+        else:
             pool.free_cpus += lease.cpus
         for gpu, share in lease.gpus.items():
             pool.free_gpus[gpu] += share
@@ -99,11 +112,13 @@ class Slots:
         """Its holder waits for something: others may use its CPUs meanwhile."""
         if not lease.paused:
             lease.paused = True
+            lease.pool.paused.append(lease)
             lease.pool.free_cpus += lease.cpus
 
     def resume(self, lease: Lease) -> None:
         if lease.paused:
             lease.paused = False
+            lease.pool.paused.remove(lease)
             lease.pool.free_cpus -= lease.cpus
 
     def reserve(self, reservation: int, bundles: tuple[tuple[float, float], ...]) -> bool:

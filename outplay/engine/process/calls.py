@@ -29,7 +29,7 @@ class Running(threading.local):
     """What the engine must know of the call that a thread runs."""
 
     number: int | None = None
-    has_slot = False  # it holds CPUs: waiting gives them up
+    is_call = False  # or a thread of the user's own: what that waits for says nothing about the slot
 
 
 @dataclass(eq=False)

@@ -32,6 +32,7 @@ class Work:
     spec: WorkSpec
     caller: int
     turn: int
+    depth: int  # see backlog.py
     again: int
     actor: Actor | None = None  # whose creation this is
     missing: int = 0  # arguments that are not there yet
@@ -72,6 +73,8 @@ class Worker:
     ready: bool = False
     work: Work | None = None
     lease: Lease | None = None
+    waits_for: tuple[int, ...] = ()  # the objects that its task, or actor, waits for
+    idle_since: float = 0.0
     killed_because: str | None = None  # if it was the hub's doing
     outbox: list[Message] = field(default_factory=list)  # until it is ready
 

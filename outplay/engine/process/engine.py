@@ -18,12 +18,12 @@ from outplay.engine.process.exports import Exports
 from outplay.engine.process.payload import CallSpec, Payload, Slot, WorkSpec
 from outplay.engine.process.post import Post
 from outplay.engine.process.store import Store
+from outplay.engine.process.waiting import Waits
 from outplay.engine.process.wire import HUB, Message
 from outplay.engine.slots import this_node
 from outplay.engine.typed import TypedSignature
 from outplay.errors import ActorDiedError, EngineError, GetTimeoutError, OutplayError
 
-_BLOCKED_AFTER_S = 0.001
 _COLLECT_EVERY_S = 0.5
 
 
@@ -38,7 +38,7 @@ class ProcessEngine:
         self.post = Post(folder, key, index, self._on_message, self._on_closed)
         self.store = Store(self.post)
         self.entries = Entries(self.post, self.store)
-        self._blocked = 0  # threads that run calls with a slot, and wait
+        self.waits = Waits(self.post, self.running)
         self._sent: dict[int, Call] = {}  # by the id of the first result
         self._links: weakref.WeakValueDictionary[int, ActorLink] = weakref.WeakValueDictionary()
         self._queued: set[ActorLink] = set()  # links with calls that nothing else may hold on to
@@ -76,7 +76,7 @@ class ProcessEngine:
                 position += 1
             return position == len(wanted)
 
-        if not self._await(all_there, timeout):
+        if not self.waits.wait(all_there, timeout, lambda: wanted):
             missing = len(wanted) - position
             raise GetTimeoutError(f"{missing} of {len(wanted)} objects were not ready in {timeout:g} s")
         return [self.entries.load(entry) for entry in wanted]
@@ -84,7 +84,7 @@ class ProcessEngine:
     def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         wanted = [self._entry_of(ref) for ref in refs]
         self.entries.want(wanted)
-        self._await(lambda: sum(entry.payload is not None for entry in wanted) >= num_returns, timeout)
+        self.waits.wait(lambda: sum(e.payload is not None for e in wanted) >= num_returns, timeout, lambda: wanted)
         ready: list[Ref] = []
         others: list[Ref] = []
         for ref, entry in zip(refs, wanted, strict=True):
@@ -95,34 +95,8 @@ class ProcessEngine:
         """The value of one object, waiting for it if need be."""
         if entry.payload is None:
             self.entries.want([entry])
-            self._await(lambda: entry.payload is not None, None)
+            self.waits.wait(lambda: entry.payload is not None, None, lambda: [entry])
         return self.entries.load(entry)
-
-    def wait_for(self, done: Callable[[], bool]) -> None:
-        """Wait, and let others use this process's slot meanwhile."""
-        self._await(done, None)
-
-    def _await(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait, and give up this process's slot meanwhile if it takes more than a moment."""
-        if not self.running.has_slot:
-            return self.post.wait_until(done, timeout)
-        start = time.monotonic()
-        moment = _BLOCKED_AFTER_S if timeout is None else min(_BLOCKED_AFTER_S, timeout)
-        if self.post.wait_until(done, moment):
-            return True
-        self._count_blocked(1)
-        try:
-            left = None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
-            return self.post.wait_until(done, left)
-        finally:
-            self._count_blocked(-1)
-
-    def _count_blocked(self, change: int) -> None:
-        """The slot is given up while any thread waits: what it waits for may need it."""
-        with self.post.uninterrupted, self.post.lock:
-            before, self._blocked = self._blocked, self._blocked + change
-            if before == 0 or self._blocked == 0:
-                self.post.send(HUB, ("blocked",) if self._blocked else ("unblocked",))
 
     def _entry_of(self, ref: Ref) -> Entry:
         if not isinstance(ref, ProcessRef) or ref._entry.table is not self.entries:
@@ -208,7 +182,7 @@ class ProcessEngine:
         self.post.request("reserve", number, bundles)
         granted = False
         try:
-            granted = self._await(lambda: number in self._reserved, timeout)
+            granted = self.waits.wait(lambda: number in self._reserved, timeout)
         finally:
             if not granted:  # in time, or before Ctrl-C
                 self.post.request("release", number)

@@ -57,16 +57,20 @@ class Hub:
     def run(self) -> None:
         again = False
         while not self._ending:
-            timeout = 0.0 if again else 0.02 if self.objects.starved else _CHECK_S
+            due_in = self.staff.due_in()
+            timeout = 0.0 if again else 0.02 if self.objects.starved else _CHECK_S if due_in is None else due_in
             for fd in self._poll.wait(timeout, awake=not again):
                 self._handle(fd)
             if os.getppid() != self._driver:
                 return
             again = self.objects.end_round()
+            if self.staff.due_in() == 0:
+                self.staff.schedule()
             if time.monotonic() > self._look_again:
                 self._look_again = time.monotonic() + _CHECK_S
                 self.staff.warn_if_stuck()
                 self.staff.dismissals.kill_overdue()
+                self.staff.retire_surplus()
 
     # Sockets
 
@@ -223,8 +227,10 @@ class Hub:
                 self.staff.cancel(*args)
             case "closing":
                 self.staff.dismissals.closing(sender)
-            case "blocked" | "unblocked":
-                self.staff.blocked(sender, waits=kind == "blocked")
+            case "blocked":
+                self.staff.blocked(sender, *args)
+            case "unblocked":
+                self.staff.unblocked(sender)
             case "create":
                 self.staff.create(sender, WorkSpec.from_wire(args))
                 self.staff.schedule()

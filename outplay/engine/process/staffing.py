@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from outplay.engine.process.backlog import Backlog
 from outplay.engine.process.counting import Objects, Sender, error_payload
-from outplay.engine.process.crew import Actor, Flavour, Shape, Work, Worker, hire
+from outplay.engine.process.crew import Actor, Flavour, Work, Worker, hire
 from outplay.engine.process.dismissals import Dismissals
 from outplay.engine.process.names import Names
 from outplay.engine.process.payload import Payload, Slot, WorkSpec
@@ -21,6 +21,7 @@ from outplay.engine.slots import Lease, Slots
 from outplay.errors import ActorDiedError, OutplayError, TaskCancelledError, WorkerDiedError
 
 _STUCK_S = 10.0
+_KEEP_IDLE_S = 1.0  # a worker that is not needed now may be in a moment, and starting one takes long
 
 
 class Staff:
@@ -35,13 +36,12 @@ class Staff:
         self._settings = settings
         self._turns = itertools.count()
         self._indices = itertools.count(DRIVER + 1)
-        self._queues: dict[Shape, deque[Work]] = {}
+        self._backlog = Backlog(slots, self.workers)
         self._idle: dict[Flavour, list[Worker]] = {}
         self._actors: dict[int, Actor] = {}
         self._reservations: deque[tuple[int, int, tuple[tuple[float, float], ...], int]] = deque()
         self._reserved_by: dict[int, int] = {}
         self._verdicts: dict[int, Work] = {}  # tasks whose worker died, and whose caller is asked what to do
-        self._tasks: weakref.WeakValueDictionary[int, Work] = weakref.WeakValueDictionary()  # not done yet
         self._ended = False
         self.names = Names()
         self.dismissals = Dismissals(self.workers)
@@ -49,17 +49,22 @@ class Staff:
     # Work arrives
 
     def submit(self, caller: int, spec: WorkSpec) -> None:
-        work = self._tasks[spec.call.id] = Work(spec, caller, next(self._turns), spec.again)
+        work = Work(spec, caller, next(self._turns), self._depth(caller) + 1, spec.again)
+        self._backlog.makers |= dict.fromkeys(spec.call.results, work)
         self._await_arguments(work)
 
     def create(self, caller: int, spec: WorkSpec) -> None:
         actor = self._actor(spec.call.id)
-        work = Work(spec, caller, next(self._turns), spec.again, actor)
+        work = Work(spec, caller, next(self._turns), self._depth(caller) + 1, spec.again, actor)
         actor.work = work
         record = self._objects.object(actor.id)
         record.on_unheld = lambda: self._end(actor)
         self._objects.hold(caller, actor.id)
         self._await_arguments(work)
+
+    def _depth(self, index: int) -> int:
+        worker = self.workers.get(index)
+        return 0 if worker is None or worker.work is None else worker.work.depth
 
     def _await_arguments(self, work: Work) -> None:
         """Queue the work once every object that is one of its arguments is there."""
@@ -98,7 +103,7 @@ class Staff:
         if given_up or not self._lives(work.caller):
             self._let_go(work)  # while it waited for its arguments
             return
-        self._queues.setdefault(work.shape, deque()).append(work)
+        self._backlog.add(work)
 
     # Work is given out
 
@@ -107,29 +112,21 @@ class Staff:
         if self._ended:
             return
         self._grant_reservations()
-        heads = sorted((queue[0].turn, shape) for shape, queue in self._queues.items() if queue)
         held_back = self._reservations[0][3] if self._reservations and self._is_attainable() else None
-        for _, shape in heads:
-            queue = self._queues[shape]
-            while queue:
-                # A reservation that waits for several CPUs would never see them free at once if others kept passing.
-                if held_back is not None and shape[2] is None and shape[0] > 0 and queue[0].turn > held_back:
-                    break
-                try:
-                    lease = self.slots.take(*shape)
-                except ValueError:  # its reservation is gone
-                    self._fail_work(queue.popleft(), "its reservation was released before it could start")
-                    continue
-                if lease is None:
-                    break
-                self._start(queue.popleft(), lease)
-            if not queue:
-                del self._queues[shape]
+        for work, lease in self._backlog.startable(held_back):
+            if lease is None:
+                self._fail_work(work, "its reservation was released before it could start")
+            else:
+                self._start(work, lease)
+
+    def due_in(self) -> float | None:
+        """In how many seconds `schedule` should be called, if nothing happens before."""
+        return self._backlog.due_in()
 
     def warn_if_stuck(self) -> None:
         """Say, once, when work waits and everything it waits for is held by actors, or reserved."""
         busy = any(w.work and not w.work.actor and w.lease and w.lease.cpus for w in self.workers.values())
-        for work in [queue[0] for queue in self._queues.values() if queue]:
+        for work in self._backlog.heads():
             if not busy and not work.warned and time.monotonic() - work.since > _STUCK_S:
                 work.warned = True
                 holders = sorted({w.work.name for w in self.workers.values() if w.work and w.lease and w.lease.cpus})
@@ -200,18 +197,19 @@ class Staff:
             self._let_go_of(worker)
             self._send(index, ("retire",))
             return
-        self._take_back(worker)
-        self._idle.setdefault(worker.flavour, []).append(worker)
-        self._retire_surplus()
-        self.schedule()
+        self._rest(worker)
 
     def stay(self, index: int) -> None:
         """A worker that was to retire still owes somebody something."""
         worker = self.workers[index]
         if worker.killed_because is None:
-            self._take_back(worker)
-            self._idle.setdefault(worker.flavour, []).append(worker)
-            self.schedule()
+            self._rest(worker)
+
+    def _rest(self, worker: Worker) -> None:
+        self._take_back(worker)
+        worker.idle_since = time.monotonic()
+        self._idle.setdefault(worker.flavour, []).append(worker)
+        self.schedule()
 
     def _take_back(self, worker: Worker) -> None:
         self._let_go_of(worker)
@@ -225,14 +223,16 @@ class Staff:
             self._let_go(work)
 
     def _let_go(self, work: Work) -> None:
+        for number in work.spec.call.results:
+            self._backlog.makers.pop(number, None)
         for number in work.spec.call.granted:
             self._objects.release(HUB, number)
 
-    def _retire_surplus(self) -> None:
+    def retire_surplus(self) -> None:
         """Tasks that waited made room for others, and those for more workers than there are slots."""
         idle = [worker for workers in self._idle.values() for worker in workers]
-        needed = self._needed()
-        surplus = [worker for worker in idle if worker.index not in needed]
+        needed, before = self._needed(), time.monotonic() - _KEEP_IDLE_S
+        surplus = [worker for worker in idle if worker.index not in needed and worker.idle_since < before]
         for worker in surplus[: max(0, len(idle) - max(1, int(self.slots.machine.cpus)))]:
             self._idle[worker.flavour].remove(worker)
             self._send(worker.index, ("retire",))
@@ -241,10 +241,20 @@ class Staff:
         """The processes whose end would end others, or free what they reserved."""
         return {actor.work.caller for actor in self._actors.values() if actor.work} | set(self._reserved_by.values())
 
-    def blocked(self, index: int, waits: bool) -> None:
+    def blocked(self, index: int, waits_for: tuple[int, ...]) -> None:
+        """A worker waits: for these objects, or for something else."""
         worker = self.workers.get(index)
         if worker is not None and worker.lease is not None:
-            (self.slots.pause if waits else self.slots.resume)(worker.lease)
+            worker.waits_for = waits_for
+            self.slots.pause(worker.lease)
+            self._backlog.deepen(waits_for, self._depth(index) + 1)
+            self.schedule()
+
+    def unblocked(self, index: int) -> None:
+        worker = self.workers.get(index)
+        if worker is not None and worker.lease is not None:
+            worker.waits_for = ()
+            self.slots.resume(worker.lease)
             self.schedule()
 
     def process_gone(self, index: int, exit_code: int | None) -> None:
@@ -287,25 +297,23 @@ class Staff:
             self._fail_work(work, _cancelled(work))
         elif again:
             work.again -= work.again > 0
-            self._queues.setdefault(work.shape, deque()).appendleft(work)
+            self._backlog.add(work, first=True)
             self.schedule()
         else:
             self._let_go(work)
 
     def cancel(self, number: int, force: bool) -> None:
         """A task is not wanted any more."""
-        work = self._tasks.get(number)
+        work = self._backlog.makers.get(number)
         if work is None or (work.cancelled and not force):
             return
         work.cancelled, work.again = True, 0
-        queue = self._queues.get(work.shape, ())
         worker = next((worker for worker in self.workers.values() if worker.work is work), None)
         if worker is not None and force:
             self._kill(worker, "it was cancelled")
         elif worker is not None:
             self._tell(worker, ("interrupt", number))
-        elif work in queue:
-            self._queues[work.shape].remove(work)
+        elif self._backlog.remove(work):
             self._fail_work(work, _cancelled(work))
         elif work.missing:  # let go when its arguments are there
             self._tell_failed(work, _cancelled(work))
@@ -329,10 +337,8 @@ class Staff:
 
     def _end_children(self, index: int) -> None:
         """What a process started ends with it: its actors, its tasks."""
-        for shape, queue in self._queues.items():
-            for work in [work for work in queue if work.caller == index]:
-                self._let_go(work)
-            self._queues[shape] = deque(work for work in queue if work.caller != index)
+        for work in self._backlog.remove_all_of(index):
+            self._let_go(work)
         for number in [number for number, work in self._verdicts.items() if work.caller == index]:
             self._let_go(self._verdicts.pop(number))
         for worker in self.workers.values():
@@ -408,10 +414,8 @@ class Staff:
             self._answer_asked(actor)
 
     def _unqueue(self, actor: Actor) -> None:
-        for queue in self._queues.values():
-            if actor.work is not None and actor.work in queue:
-                queue.remove(actor.work)
-                self._let_go(actor.work)
+        if actor.work is not None and self._backlog.remove(actor.work):
+            self._let_go(actor.work)
 
     def _actor_gone(self, actor: Actor, exit_code: int | None) -> None:
         assert actor.work is not None

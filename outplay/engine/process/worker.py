@@ -52,7 +52,6 @@ class Worker:
         self.threads: CallThreads | None = None  # of an actor that runs several calls at once
         self.instance: Any = None
         self.actor: Callee | None = None
-        self.has_slot = False
         self.leaving = False
         self.exited = False  # the actor's own code called sys.exit(): no other call begins
         self.exit_status = 0
@@ -130,7 +129,7 @@ class Worker:
     def run(self) -> None:
         while True:
             self.engine.post.wait_until(self._has_news)
-            self.engine.wait_for(self._has_work)
+            self.engine.waits.wait(self._has_work, None, self._late_arguments)
             if self.tasks:
                 work, held = self.tasks.popleft()
                 kept = self._run_task(work)
@@ -177,6 +176,10 @@ class Worker:
                 held_up.add(spec.caller)
         return None
 
+    def _late_arguments(self) -> list[Entry]:
+        slots = [slot for spec, _ in self.calls for slot in spec.slots]
+        return [self.engine.entries.entry(number) for _, number, payload in slots if payload is None]
+
     def _take_call(self) -> list[Job]:
         """The next call, in a list from which who runs it can take it: then nothing else holds on to it."""
         with self.engine.post.lock:
@@ -195,7 +198,6 @@ class Worker:
     def _run_task(self, work: WorkSpec) -> tuple[int, ...] | None:
         """Run a task, and answer its caller. If it is to be repeated instead: what of its arguments is still used."""
         spec = work.call
-        self.has_slot = work.cpus > 0
         with self.engine.post.lock:
             self.interrupts.reset()
             self._begin(spec)
@@ -260,7 +262,6 @@ class Worker:
 
     def _construct(self, work: WorkSpec) -> None:
         spec = work.call
-        self.has_slot = work.cpus > 0
         self._begin(spec)
         try:
             self._learn_definitions(spec)
@@ -278,7 +279,7 @@ class Worker:
 
     def _begin(self, spec: CallSpec) -> None:
         self.running.add(spec.id)
-        self.engine.running.number, self.engine.running.has_slot = spec.id, self.has_slot
+        self.engine.running.number, self.engine.running.is_call = spec.id, True
 
     def _check_wanted(self, spec: CallSpec) -> None:
         if spec.id in self.cancelled:
