@@ -213,7 +213,7 @@ class Simulation:
         self.lines: dict[tuple[int, int], Line] = {}
         self.now = 0.0  # the hub's clock
         self.most_workers = 0
-        self.any_killed = False
+        self.any_killed = False  # then objects may be lost
         self.faults: list[str] = []
         self._numbers = itertools.count()
         self.refuse_connections = 0  # how many of the next ones fail, as they do without free descriptors
@@ -368,6 +368,7 @@ class Simulation:
                 worker.run()
                 worker.let_go()
                 engine.entries.flush_dropped()
+                self.any_killed |= worker.actor is not None  # an actor takes along what it has started
                 self._end(process)
         except Killed:
             pass

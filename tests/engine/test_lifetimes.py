@@ -175,6 +175,36 @@ def test_what_a_worker_computed_for_itself_outlives_it() -> None:
 
 
 @pytest.mark.usefixtures("engine")
+def test_an_actor_that_ends_does_not_take_along_what_other_tasks_have_started(tmp_path: Path) -> None:
+    @outplay.remote
+    class Slow:
+        def answer(self) -> int:
+            while not (tmp_path / "go_on").exists():
+                time.sleep(0.01)
+            return 5
+
+    @outplay.remote
+    class Broken:
+        def __init__(self) -> None:
+            raise ValueError
+
+        def alive(self) -> bool:
+            return True
+
+    @outplay.remote
+    def start(slow: Any) -> list[Any]:
+        return [slow.answer.remote()]
+
+    slow = Slow.remote()
+    (ref,) = outplay.get(start.remote(slow))
+    for _ in range(5):
+        with pytest.raises(outplay.ActorDiedError):
+            outplay.get(Broken.remote().alive.remote())
+    (tmp_path / "go_on").touch()
+    assert outplay.get(ref, timeout=60) == 5
+
+
+@pytest.mark.usefixtures("engine")
 def test_threads_may_get_the_same_object() -> None:
     errors: list[BaseException] = []
 

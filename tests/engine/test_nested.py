@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import outplay
+from outplay.engine import api
 from tests.conftest import ENGINES
 
 MEGABYTE = 1_000_000
@@ -66,3 +68,30 @@ def test_an_actor_that_calls_itself_does_not_fill_the_store() -> None:
         (ref,) = outplay.get(actor.start.remote(10 * MEGABYTE))
         assert outplay.get(ref, timeout=60).nbytes == 10 * MEGABYTE
     outplay.kill(actor)  # it holds its own handle
+
+
+@outplay.remote
+def nested(depth: int) -> int:
+    return 1 + outplay.get(nested.remote(depth - 1)) if depth else 1
+
+
+@pytest.mark.usefixtures("one_slot")
+def test_many_tasks_that_wait_for_others_are_done() -> None:
+    assert outplay.get([nested.remote(2) for _ in range(30)], timeout=100) == [3] * 30
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_tasks_that_wait_for_others_do_not_each_need_a_process(cpus: int) -> None:
+    outplay.shutdown()
+    outplay.init("process", num_cpus=cpus)
+    try:
+        hub = psutil.Process(api.engine()._hub.pid)  # type: ignore[attr-defined]
+        refs = [nested.remote(1) for _ in range(100)]
+        most = 0
+        while refs:
+            _, refs = outplay.wait(refs)
+            most = max(most, len(hub.children()))
+        # Two for each slot; some more on a machine so busy that slots seem to stay unused.
+        assert 0 < most < 20
+    finally:
+        outplay.shutdown()

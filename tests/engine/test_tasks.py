@@ -211,6 +211,37 @@ def test_get_gives_up_after_its_timeout(engine: str) -> None:
     assert outplay.get(ref) == "woken"
 
 
+@pytest.mark.parametrize("how", ["tasks", "methods", "from another task"])
+def test_get_raises_as_soon_as_one_has_failed(engine: str, how: str, tmp_path: Any) -> None:
+    def hang_or_fail(hangs: bool) -> None:
+        while hangs and not (tmp_path / "go_on").exists():
+            time.sleep(0.01)
+        if not hangs:
+            raise ValueError("at once")
+
+    @outplay.remote
+    class Actor:
+        def hang_or_fail(self, hangs: bool) -> None:
+            hang_or_fail(hangs)
+
+    task = outplay.remote(hang_or_fail)
+
+    @outplay.remote(num_cpus=0)
+    def start_both() -> list[Any]:
+        return [task.remote(True), task.remote(False)]
+
+    if engine == "inline":  # where a call that hangs does so before there is anything to get
+        (tmp_path / "go_on").touch()
+    if how == "methods":
+        refs = [Actor.remote().hang_or_fail.remote(hangs) for hangs in (True, False)]
+    else:
+        refs = [task.remote(True), task.remote(False)] if how == "tasks" else outplay.get(start_both.remote())
+    with pytest.raises(outplay.TaskError, match="at once"):
+        outplay.get(refs, timeout=20)
+    (tmp_path / "go_on").touch()
+    assert outplay.get(refs[0], timeout=60) is None
+
+
 @pytest.mark.parametrize("timeout", [float("inf"), 1e7, 60])
 def test_a_timeout_may_be_as_long_as_one_likes(timeout: float) -> None:
     assert outplay.get(add.remote(1), timeout=timeout) == 11

@@ -68,17 +68,25 @@ class ProcessEngine:
     def get(self, refs: list[Ref], timeout: float | None) -> list[Any]:
         wanted = [self._entry_of(ref) for ref in refs]
         self.entries.want(wanted)
-        position = 0
+        position, failures = 0, -1
 
-        def all_there() -> bool:
-            nonlocal position
+        def is_settled() -> bool:
+            """Whether all are there, or one is that is an error."""
+            nonlocal position, failures
             while position < len(wanted) and wanted[position].payload is not None:
                 position += 1
-            return position == len(wanted)
+            if position == len(wanted):
+                return True
+            if failures != self.entries.failures:  # or there are none to look for among these
+                failures = self.entries.failures
+                return any(entry.failed for entry in wanted)
+            return False
 
-        if not self.waits.wait(all_there, timeout, lambda: wanted):
+        if not self.waits.wait(is_settled, timeout, lambda: wanted):
             missing = len(wanted) - position
             raise GetTimeoutError(f"{missing} of {len(wanted)} objects were not ready in {timeout:g} s")
+        if position < len(wanted):
+            wanted = [entry for entry in wanted if entry.failed]
         return [self.entries.load(entry) for entry in wanted]
 
     def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
@@ -105,7 +113,8 @@ class ProcessEngine:
 
     def is_quiet(self) -> bool:
         """Whether nothing would be missed if this process ended now."""
-        return not self._sent and not self.entries.is_promised() and not self.post.has_pending()
+        owes = self._sent or self._queued or self.entries.is_promised()
+        return not owes and not self.post.has_pending()
 
     # Tasks and actors
 

@@ -40,6 +40,10 @@ class Entry:
         self.contained: list[Entry] = []  # what the payload mentions
         self.link: Any = None  # of an actor: the way to it
 
+    @property
+    def failed(self) -> bool:
+        return self.payload is not None and self.payload.failed
+
     def __del__(self) -> None:
         # A finalizer runs anywhere, in any thread, under any lock: it only leaves a note.
         if self.holds:
@@ -112,6 +116,7 @@ class Entries:
         self.recycled: deque[tuple[int, int]] = deque()
         self._ids = itertools.count((post.index << ID_BITS) + 1)
         self._entries: weakref.WeakValueDictionary[int, Entry] = weakref.WeakValueDictionary()
+        self.failures = 0  # how many errors have arrived as objects
         self._promised: dict[int, Entry] = {}  # shared before they are there: others rely on this process
 
     def is_promised(self) -> bool:
@@ -238,6 +243,7 @@ class Entries:
         """The object is there."""
         entry.payload = payload
         entry.contained = [self.entry(number) for number in payload.refs]
+        self.failures += payload.failed
         if self._promised.pop(entry.id, None) is not None:
             self.post.send(HUB, ("resolve", entry.id, payload))
 

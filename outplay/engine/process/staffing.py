@@ -141,7 +141,9 @@ class Staff:
 
     def _start(self, work: Work, lease: Lease) -> None:
         flavour: Flavour = (max(1, int(work.spec.cpus)), tuple(sorted(lease.gpus)))
-        idle = self._idle.get(flavour)
+        # An actor has a process of its own from the start: a worker that ran tasks may still owe others what they
+        # started, and would take it along when the actor ends.
+        idle = self._idle.get(flavour) if work.actor is None else None
         try:
             worker = idle.pop() if idle else self._hire(flavour)
         except OSError as error:

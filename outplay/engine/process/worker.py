@@ -325,8 +325,7 @@ class Worker:
         for place, number, payload in spec.slots:
             entry = self.engine.entries.entry(number)
             if entry.payload is None and payload is not None:
-                entry.payload = payload
-                entry.contained = [self.engine.entries.entry(inner) for inner in payload.refs]
+                self.engine.entries.resolve(entry, payload)
             try:
                 values.append((place, self.engine.load(entry)))
             except OutplayError as error:
