@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from outplay.envs.deadline import end_called_off, may_end_process
 from outplay.envs.group import LONGEST_EPISODE, take_turns
 from outplay.errors import (
     ActorDiedError,
+    EngineError,
     EnvError,
     EnvTimeoutError,
     ObjectLostError,
@@ -35,6 +36,8 @@ from outplay.policies import ActionScaling, Policy, Weights
 from outplay.streams import seed_for, stream
 
 log = logging.getLogger("outplay")
+
+_CLOSE_S = 2.0  # for workers to end what they do and close their environments
 
 
 @dataclass(frozen=True)
@@ -424,6 +427,9 @@ class WorkerPool:
             except EnvTimeoutError as error:
                 log.warning("%s", error)
         if engine.is_initialized():
+            with suppress(EngineError):  # it is another one than theirs
+                closing = [worker.close.remote() for worker in self.remote]
+                engine.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
             for worker in self.remote:
                 engine.kill(worker)
         self.remote = []
