@@ -27,11 +27,14 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
+# One process for each core; the tests of a file stay together, because they share an engine.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
+
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ ALGORITHMS = [PG, A2C, PPO]
 # Short: a probe is learned within a few thousand steps.
 QUICK: dict[type[Algorithm], dict[str, Any]] = {
     PG: {"train_batch_size": 128, "lr": 1e-2},
-    A2C: {"train_batch_size": 128, "lr": 1e-2, "entropy_coeff": 0.0},
+    A2C: {"train_batch_size": 128, "lr": 5e-3, "entropy_coeff": 0.0},
     PPO: {"train_batch_size": 128, "lr": 5e-3, "sgd_minibatch_size": 64, "num_sgd_iter": 4},
 }
 
