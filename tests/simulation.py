@@ -150,18 +150,22 @@ class SimulatedPost:
             raise Killed
 
 
-class NoInterrupts:
-    """Signals reach the main thread alone, and nothing is cancelled here."""
-
-    asked = False
+class SimulatedInterrupts:
+    """A task that was cancelled is interrupted before its function is called: signals reach the main thread alone."""
 
     def __init__(self, _: object) -> None:
+        self.asked = False
         self.raised: BaseException | None = None  # by the function
 
-    def reset(self) -> None:
-        self.raised = None
+    def ask(self) -> None:
+        self.asked = True
 
-    def __enter__(self) -> None: ...
+    def reset(self) -> None:
+        self.asked, self.raised = False, None
+
+    def __enter__(self) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.raised = error
@@ -228,7 +232,7 @@ class Simulation:
             (dismissals, "time", SimpleNamespace(monotonic=lambda: self.now)),
             (dismissals, "kill_group", self._kill_group),
             (staffing, "time", SimpleNamespace(monotonic=lambda: self.now)),
-            (worker_module, "Interrupts", NoInterrupts),
+            (worker_module, "Interrupts", SimulatedInterrupts),
             (staffing, "hire", self._hire),
             (staffing, "kill_group", self._kill_group),
             (api, "_engine", None),

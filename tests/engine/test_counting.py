@@ -53,10 +53,22 @@ def perform(step: Step, held: list[Any], itself: Any = None, may_wait: bool = Fa
         held.append(actors[choice % len(actors)].meet.remote([actors[choice % len(actors)]]))
     elif kind == "get" and refs and may_wait:
         take(refs[choice % len(refs)], held)
+    elif kind == "cancel" and refs:
+        outplay.cancel(refs[choice % len(refs)])
+    elif kind == "closure":
+        held.append(capturing(chosen).remote())
     elif kind == "drop" and held:
         del held[choice % len(held)]
     elif kind == "fail":
         raise ValueError(chosen)
+
+
+def capturing(captured: list[Any]) -> Any:
+    @outplay.remote
+    def function() -> Value:
+        return Value(SMALL, captured)
+
+    return function
 
 
 def take(ref: Any, held: list[Any]) -> None:
@@ -126,9 +138,11 @@ def steps(programs: st.SearchStrategy[list[Step]], kinds: list[str]) -> st.Searc
     )
 
 
+ANYWHERE = ["drop", "introduce", "actor", "closure", "cancel"]
+
 programs = st.recursive(
     st.just([]),
-    lambda inner: st.lists(steps(inner, ["get", "get", "drop", "introduce", "actor", "fail"]), min_size=1, max_size=5),
+    lambda inner: st.lists(steps(inner, [*ANYWHERE, "get", "get", "fail"]), min_size=1, max_size=5),
     max_leaves=8,
 )
 
@@ -151,7 +165,7 @@ class Counting(RuleBasedStateMachine):
             perform(("introduce", number), self.held)
 
     @precondition(lambda self: self.simulation is not None)
-    @rule(program=st.lists(steps(programs, ["drop", "drop", "introduce", "actor"]), min_size=3, max_size=12))
+    @rule(program=st.lists(steps(programs, [*ANYWHERE, "drop"]), min_size=3, max_size=12))
     def act(self, program: list[Step]) -> None:
         for step in program:
             perform(step, self.held)

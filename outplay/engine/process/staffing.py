@@ -397,8 +397,9 @@ class Staff:
         work = self.workers[index].work
         assert work is not None
         assert work.actor is not None
-        self._objects.grant(death.refs, HUB)
-        self._bury(work.actor, death, kill=False)
+        if work.actor.death is None:  # else it was killed meanwhile
+            self._objects.grant(death.refs, HUB)
+            self._bury(work.actor, death, kill=False)
 
     def kill(self, number: int) -> None:
         actor = self._actor(number)
