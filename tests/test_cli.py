@@ -421,7 +421,7 @@ KILLED = {
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=[] if "replay" in case else [pytest.mark.slow]) for case in KILLED],
+    [pytest.param(case, marks=[] if case == "native" else [pytest.mark.slow]) for case in KILLED],
 )
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, case: str) -> None:
     """kill -9, again and again; each time it goes on from a checkpoint and not from the start."""

@@ -135,7 +135,7 @@ with DQN(env="CartPole-v1", config=config) as trainer:
 """
 
 
-@pytest.mark.parametrize("way", ["exchange", "two renames"])
+@pytest.mark.parametrize("way", ["exchange", pytest.param("two renames", marks=pytest.mark.slow)])
 def test_replacing_a_checkpoint_survives_a_kill_at_any_step(
     run_script: Callable[..., subprocess.CompletedProcess[str]], way: str
 ) -> None:

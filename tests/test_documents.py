@@ -67,6 +67,7 @@ def commands(text: str) -> list[str]:
     return chosen
 
 
+@pytest.mark.timeout(600)  # some have many commands, each a program of its own
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d)], ids=lambda d: d.name)
 def test_its_code_runs(document: Path, tmp_path: Path, run_script: Callable[..., Any]) -> None:
     """Files are written, commands run where they stand; the Python blocks are one program, from top to bottom."""

@@ -37,7 +37,9 @@ def test_it_is_short() -> None:
     assert len(PROGRAM.read_text().splitlines()) < 200
 
 
-@pytest.mark.parametrize("engine", ["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "engine", ["process", *(pytest.param(name, marks=pytest.mark.slow) for name in ("inline", "ray"))]
+)
 def test_agents_and_trainer_take_turns_on_every_engine(engine: str, tmp_path: Path) -> None:
     weights = tmp_path / "weights.npz"
     result = run("--engine", engine, "--agents", "2", "--most-steps", "2600", "--save", str(weights))

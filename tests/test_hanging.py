@@ -202,7 +202,7 @@ def test_a_hanging_environment_ends_the_run_with_one_sentence(tmp_path: Path, ha
 @pytest.mark.parametrize(
     ("how", "workers"),
     [
-        ("lets nothing through", 0),
+        pytest.param("lets nothing through", 0, marks=pytest.mark.slow),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (("sleeps", 0), ("loops", 0), ("sleeps", 1), ("in C", 1))

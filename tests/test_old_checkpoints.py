@@ -11,12 +11,12 @@ from safetensors.numpy import load_file
 
 from outplay import Algorithm
 
-FIXTURES = Path(__file__).parent / "fixtures"
+OLD = Path(__file__).parent / "data" / "checkpoints-0.2.0"
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn"])
 def test_a_checkpoint_of_version_0_2_is_restored_and_trained_further(name: str, tmp_path: Path) -> None:
-    checkpoint = Path(shutil.copytree(FIXTURES / "version-0.2" / name, tmp_path / name)) / "checkpoint_000003"
+    checkpoint = Path(shutil.copytree(OLD / name, tmp_path / name)) / "checkpoint_000003"
     saved = load_file(checkpoint / "weights.safetensors")
     with Algorithm.from_checkpoint(checkpoint) as trainer:
         restored = trainer.get_policy().get_weights()

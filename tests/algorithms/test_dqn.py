@@ -561,6 +561,7 @@ def test_settings_with_two_names_can_be_overridden(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("process_engine")
+@pytest.mark.slow
 def test_a_worker_replaced_by_another_call_repeats_nothing() -> None:
     """It dies while two Fragments of it are under way, and `foreach_worker` is the first to notice."""
     with trainer(probes.Walk, **BESIDE) as ours:
@@ -628,6 +629,7 @@ def test_a_failure_on_the_way_to_rest_is_told_and_leaves_nothing(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("process_engine")
+@pytest.mark.slow
 def test_what_happens_between_iterations_is_in_the_figures(tmp_path: Path) -> None:
     with trainer(probes.Walk, **BESIDE, env_config={"length": 3}) as ours:
         ours.train()

@@ -9,6 +9,8 @@ import pytest
 from tests import probes
 from tests.algorithms.test_dqn import BESIDE, learner_of, trained, trainer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("shards", [0, 2])
 def test_workers_do_not_change_the_result(engine: str, shards: int) -> None:

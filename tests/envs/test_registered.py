@@ -124,6 +124,7 @@ def test_an_id_that_the_program_itself_registers(package: Path, run_script: Scri
     assert played.returncode == 0, played.stderr
 
 
+@pytest.mark.slow
 def test_a_run_at_the_command_line(package: Path) -> None:
     train = ["train", "--env", "tiny_envs:TinyWalk-v0", "--stop", "training_iteration=1", "--results-dir", "results"]
     trained = cli(package, *train, "--config", "num_workers=2", "--config", "train_batch_size=64")
