@@ -12,6 +12,15 @@ import pytest
 import outplay
 
 ENGINES = ("inline", "process", "ray")
+# What these say of Ray is built on what the others say of it.
+SLOW_ON_RAY = ("test_util.py", "test_queue.py")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in SLOW_ON_RAY and "[ray" in item.name:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module", params=ENGINES)

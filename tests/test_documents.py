@@ -34,6 +34,7 @@ NOT_RUN = {
     "python benchmarks/": "minutes long; its figures are in RESULTS.md",
     ".venv/bin/": "other tests run these",
 }
+LONG = ("dqn.md", "pong.md")  # with many commands
 SHORTER = {
     "outplay train cartpole-dqn": " --stop training_iteration=3",
     "outplay train pong-dqn": " --stop training_iteration=1 --config train_batch_size=64",
@@ -68,7 +69,14 @@ def commands(text: str) -> list[str]:
 
 
 @pytest.mark.timeout(600)  # some have many commands, each a program of its own
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d)], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(document, marks=[pytest.mark.slow] if document.name in LONG else [], id=document.name)
+        for document in DOCUMENTS
+        if blocks(document)
+    ],
+)
 def test_its_code_runs(document: Path, tmp_path: Path, run_script: Callable[..., Any]) -> None:
     """Files are written, commands run where they stand; the Python blocks are one program, from top to bottom."""
     environment = {

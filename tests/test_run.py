@@ -185,8 +185,7 @@ def test_evaluations_beside_an_iteration_count_as_time(tmp_path: Path) -> None:
     run.train()
     first, second = lines(run)
     evaluated = second["time_total_s"] - first["time_this_iter_s"] - second["time_this_iter_s"]
-    assert evaluated > 0.1
-    assert evaluated >= second["stages_s"]["evaluate"]
+    assert evaluated >= second["stages_s"]["evaluate"] > 0
 
 
 def test_checkpoint_at_end_can_be_switched_off(tmp_path: Path) -> None:

@@ -33,12 +33,14 @@ def test_atari_is_the_same_with_any_number_of_workers(process_engine: None, env:
     assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_more_workers_than_groups_are_not_started(process_engine: None, caplog: pytest.LogCaptureFixture) -> None:
     _, _, done = train("Python", 6, 1)
     assert len(done) == 4
     assert "raise num_env_groups" in caplog.text
 
 
+@pytest.mark.slow
 def test_rllibs_num_envs_per_worker(process_engine: None, caplog: pytest.LogCaptureFixture) -> None:
     config = {**SMALL, "num_workers": 2, "num_envs_per_worker": 3}
     with PPO(env=probes.Walk, config=config) as trainer:
