@@ -6,6 +6,7 @@ import ctypes.util
 import importlib.util
 import os
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -81,18 +82,20 @@ def _without_a_display() -> Iterator[None]:
 
     pygame finds out by itself. SDL_VIDEODRIVER=dummy is not set: highway-env takes it as a wish for black pictures.
     """
-    found = None
-    if sys.platform == "linux" and not has_display() and "MUJOCO_GL" not in os.environ:
+    chosen: dict[str, str] = {}
+    if sys.platform == "linux" and not has_display():
+        # SDL looks for a Wayland server, whose library complains on stderr where this is not set.
+        chosen["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
         libraries = {"EGL": "egl", "OSMesa": "osmesa"}
-        found = next((name for library, name in libraries.items() if ctypes.util.find_library(library)), None)
-    if found is None:
-        yield
-        return
-    os.environ["MUJOCO_GL"] = found
+        if found := [name for library, name in libraries.items() if ctypes.util.find_library(library)]:
+            chosen["MUJOCO_GL"] = found[0]
+    added = {name: value for name, value in chosen.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        del os.environ["MUJOCO_GL"]
+        for name in added:
+            del os.environ[name]
 
 
 def has_display() -> bool:
