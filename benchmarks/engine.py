@@ -2,8 +2,9 @@
 
     make bench            or            python benchmarks/engine.py [--rounds 5] [--quick]
 
-Both sides run the same program, in a process of their own, alternately, `--rounds` times; each figure is the median
-over the rounds of the median within a round. Ratios are Ray's time over ours (how many times faster).
+Both sides run the same two programs (calls; large objects), each in a process of its own, alternately, `--rounds`
+times; each figure is the median over the rounds of the median within a round. Ratios are Ray's time over ours (how
+many times faster).
 """
 
 from __future__ import annotations
@@ -41,21 +42,24 @@ FIGURES: dict[str, tuple[str, bool, float | None]] = {
 }
 
 
-def side(name: str, quick: bool) -> dict[str, float]:
-    """Measure one side. Runs in a process of its own."""
-    begin = time.perf_counter()
+def start(name: str) -> Any:
     if name == "process":
         import outplay as engine
 
         engine.init("process", num_cpus=2)
-        remote: Any = engine.remote
-        actor: Any = engine.remote
     else:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         import ray as engine
 
         engine.init(address="local", num_cpus=2, include_dashboard=False, logging_level="error")
-        remote, actor = engine.remote, engine.remote(num_cpus=0)  # like ours: an actor holds no slot
+    return engine
+
+
+def calls(name: str, quick: bool) -> dict[str, float]:
+    begin = time.perf_counter()
+    engine = start(name)
+    remote = engine.remote
+    actor = engine.remote if name == "process" else engine.remote(num_cpus=0)  # like ours: an actor holds no slot
 
     @remote
     def nothing() -> None: ...
@@ -92,12 +96,13 @@ def side(name: str, quick: bool) -> dict[str, float]:
     # Shared pages count once for each process here, on both sides alike.
     resident = sum(process.memory_info().rss for process in [me, *me.children(recursive=True)])
     figures["resident memory, driver and all it started"] = resident / 1e6
-    figures |= large_objects(engine, 5 if quick else 15)
     engine.shutdown()
     return figures
 
 
-def large_objects(engine: Any, times: int) -> dict[str, float]:
+def large_objects(name: str, quick: bool) -> dict[str, float]:
+    engine = start(name)
+    times = 5 if quick else 15
     gibibyte = np.ones(2**30 // 8)
     text = np.random.default_rng(0).bytes(100_000_000)
     begin = time.perf_counter()
@@ -105,12 +110,17 @@ def large_objects(engine: Any, times: int) -> dict[str, float]:
     first = time.perf_counter() - begin
     del ref
     stored = engine.put(text)
-    return {
+    figures = {
         "put an array of 1 GiB, the first": first * 1e3,
         "put an array of 1 GiB, when one was let go": median(lambda: engine.put(gibibyte), times) * 1e3,
         "put 100 MB of bytes, when some were let go": median(lambda: engine.put(text), times) * 1e3,
         "get 100 MB of bytes": median(lambda: engine.get(stored), times) * 1e3,
     }
+    engine.shutdown()
+    return figures
+
+
+PROGRAMS = {"calls": calls, "large_objects": large_objects}
 
 
 def median(function: Callable[[], Any], times: int) -> float:
@@ -135,16 +145,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a first look")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--program", choices=PROGRAMS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
-        print(json.dumps(side(args.side, args.quick)))
+        print(json.dumps(PROGRAMS[args.program](args.side, args.quick)))
         return
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}
     for round_number in range(args.rounds):
         for name in SIDES:
-            command = [sys.executable, __file__, "--side", name, *(["--quick"] if args.quick else [])]
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            measured[name].append(json.loads(output.splitlines()[-1]))
+            figures: dict[str, float] = {}
+            for program in PROGRAMS:
+                command = [sys.executable, __file__, "--side", name, "--program", program]
+                command += ["--quick"] if args.quick else []
+                output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                figures |= json.loads(output.splitlines()[-1])
+            measured[name].append(figures)
         print(f"round {round_number + 1} of {args.rounds} done", file=sys.stderr)
     print(f"{'':<44}{'process':>10}{'Ray':>10}        ratio   aim")
     for figure, (unit, less_is_better, aim) in FIGURES.items():

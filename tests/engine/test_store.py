@@ -37,6 +37,21 @@ def test_what_is_written_is_there_on_new_and_on_used_pages(first: list[bytes], s
     os.close(fd)
 
 
+@given(offset=st.integers(0, 10_000), length=st.integers(1, 100_000), refused=st.booleans())
+def test_new_memory_is_filled_from_both_ends(offset: int, length: int, refused: bool) -> None:
+    before, part = bytes([7]) * offset, np.random.default_rng(length).bytes(length)
+    size = 128 * 1024
+    fd = os.memfd_create("test")
+    os.ftruncate(fd, size)
+    with mmap.mmap(fd, size) as memory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copying, "_CHUNK", mmap.PAGESIZE)
+        if refused:  # as by a system that does not know this call
+            patch.setattr(copying, "_MADV_POPULATE_WRITE", 12345)
+        copying.write(memory, fd, [(0, memoryview(before)), (offset, memoryview(part))])
+        assert memory[:] == before + part + bytes(size - offset - length)
+    os.close(fd)
+
+
 def test_large_bytes_are_not_copied_on_their_way_to_the_store() -> None:
     large, small = bytes(200_000), bytes(1000)
     for value in (large, [small, {"a": large}], (np.zeros(3), bytearray(large))):
@@ -49,8 +64,9 @@ def test_large_bytes_are_not_copied_on_their_way_to_the_store() -> None:
 
 
 @pytest.fixture
-def limited_files() -> Iterator[None]:
+def limited_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The system refuses to write beyond 8 MiB, as it would without memory."""
+    monkeypatch.setattr(copying, "_CHUNK", 1024 * MIB)  # the limit holds for system calls, not for mappings
     outplay.init("process", num_cpus=1, object_store_bytes=200 * MIB)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     outplay.put(np.zeros(4 * MIB, np.uint8))  # before: what is needed is loaded and started
