@@ -76,8 +76,7 @@ class Backlog:
 
     def heads(self) -> list[Work]:
         """The first of each line, the oldest first."""
-        self._lines = {line: works for line, works in self._lines.items() if works}
-        return sorted((works[0] for works in self._lines.values()), key=lambda work: work.turn)
+        return sorted((works[0] for works in self._lines.values() if works), key=lambda work: work.turn)
 
     def startable(self, held_back: int | None) -> Iterator[tuple[Work, Lease | None]]:
         """Take out what there is room for, the oldest first, with its lease; None: its reservation is gone.
@@ -85,8 +84,10 @@ class Backlog:
         A reservation that waits for several CPUs would never see them free at once if others kept passing. So what
         came after `held_back` waits, unless it needs no CPU or has a reservation of its own.
         """
+        if not self._lines:
+            return
         for head in self.heads():
-            works = self._lines[head.shape, head.depth]
+            works = self._lines.get((head.shape, head.depth))
             while works and not _is_held_back(works[0], held_back):
                 try:
                     lease = self._slots.take(*head.shape, head.depth)
@@ -96,7 +97,11 @@ class Backlog:
                 if lease is None:
                     break
                 yield works.popleft(), lease
-        yield from self._overdue(held_back)
+        self._lines = {line: works for line, works in self._lines.items() if works}
+        if self._lines:
+            yield from self._overdue(held_back)
+        else:
+            self._unused_since = None
 
     def _overdue(self, held_back: int | None) -> Iterator[tuple[Work, Lease]]:
         """One more, if a slot that somebody waiting has given up was not used for a while."""

@@ -282,8 +282,10 @@ class Post:
         """Wait until everything that was sent, to one process or to all, is out, or its receiver is gone."""
 
         def is_out() -> bool:
-            channels = self._by_fd.values() if to is None else [c for c in [self._channels.get(to)] if c]
-            return not any(channel.pending for channel in channels)
+            if to is None:
+                return not self.has_pending()
+            channel = self._channels.get(to)
+            return channel is None or not channel.pending
 
         self.wait_until(is_out)
 

@@ -50,7 +50,8 @@ class Staff:
 
     def submit(self, caller: int, spec: WorkSpec) -> None:
         work = Work(spec, caller, next(self._turns), self._depth(caller) + 1, spec.again)
-        self._backlog.makers |= dict.fromkeys(spec.call.results, work)
+        for number in spec.call.results:
+            self._backlog.makers[number] = work
         self._await_arguments(work)
 
     def create(self, caller: int, spec: WorkSpec) -> None:

@@ -129,13 +129,14 @@ class Worker:
     def run(self) -> None:
         while True:
             self.engine.post.wait_until(self._has_news)
-            self.engine.waits.wait(self._has_work, None, self._late_arguments)
+            with self.engine.post.lock:
+                is_ready = self._has_work()
+            if not is_ready:
+                self.engine.waits.wait(self._has_work, None, self._late_arguments)
             if self.tasks:
                 work, held = self.tasks.popleft()
-                kept = self._run_task(work)
+                self._run_task(work)
                 del work, held
-                # Before anything can go wrong: a task whose answer is out must not be repeated.
-                self.engine.post.send(HUB, ("done", kept))
                 self._after_call()
             elif self.construction is not None:
                 (work, held), self.construction = self.construction, None
@@ -164,8 +165,10 @@ class Worker:
 
     def _next_call(self) -> Job | None:
         """The oldest call whose arguments are there; one that waits for them holds up its own caller alone."""
-        if self.actor is None or self.exited or self._is_full():
+        if not self.calls or self.actor is None or self.exited or self._is_full():
             return None
+        if not self.calls[0][0].slots:
+            return self.calls[0]
         held_up: set[int] = set()
         entry = self.engine.entries.entry
         for job in self.calls:
@@ -190,13 +193,16 @@ class Worker:
             return [job]
 
     def _remove(self, job: Job) -> None:
+        if self.calls[0] is job:
+            self.calls.popleft()
+            return
         position = next(i for i, other in enumerate(self.calls) if other is job)
         del self.calls[position]
 
     # Running it
 
-    def _run_task(self, work: WorkSpec) -> tuple[int, ...] | None:
-        """Run a task, and answer its caller. If it is to be repeated instead: what of its arguments is still used."""
+    def _run_task(self, work: WorkSpec) -> None:
+        """Run a task, answer its caller, and tell the hub."""
         spec = work.call
         with self.engine.post.lock:
             self.interrupts.reset()
@@ -214,15 +220,17 @@ class Worker:
                     raise _RepeatError from None
                 raise
 
-        kept: tuple[int, ...] | None = None
+        kept: tuple[int, ...] | None = None  # if it is to be repeated: what of its arguments is still used
         try:
             self._answer(spec, run)
         except _RepeatError:
             kept = self.engine.entries.keep(spec.lent)
         self.engine.post.flush(spec.caller)
+        # Before anything can go wrong: a task whose answer is out must not be repeated. And before the caller's next
+        # task is at the hub, which would need another worker.
+        self.engine.post.send(HUB, ("done", kept))
         self._end(spec)
         self.interrupts.reset()
-        return kept
 
     def _is_to_be_repeated(self, work: WorkSpec) -> bool:
         if self.interrupts.raised is None or work.again == 0 or not work.retry_on:
