@@ -172,7 +172,7 @@ def example_on_processes(batch: int, updates: int) -> Timed:
 
 def recipe(batch: int, updates: int) -> Timed:
     from outplay import PG
-    from outplay.experiments import load_recipe
+    from outplay.runs.experiments import load_recipe
 
     config = {**load_recipe("pong-pg").config, "train_batch_episodes": batch}
     with PG(env="PongDifference", config=config) as trainer:

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from outplay.algorithms import ALGORITHMS
 from outplay.algorithms.dqn import EpsilonConfig
 from outplay.config import AlgorithmConfig, ExplorationConfig, ModelConfig, OptimizerConfig, Settings, type_in_words
-from outplay.experiments import METRICS, Experiment
+from outplay.runs.experiments import METRICS, Experiment
 
 HEAD = """# Configuration
 

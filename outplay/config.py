@@ -24,9 +24,9 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from outplay.checkpoint_schema import MOST_LANES
 from outplay.errors import ConfigError, nearest, shortened
 from outplay.parsing import MOST_DEPTH, check_plain
+from outplay.schema import MOST_LANES
 
 
 def _ascending(points: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from outplay import PPO, Algorithm, CheckpointError
-from outplay.checkpoint import read_state
+from outplay.runs.checkpoint import read_state
 from tests import probes
 
 OLD = Path(__file__).parent / "data" / "checkpoints-0.2.0"

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from outplay import experiments
-from outplay.checkpoint import checkpoints_in
 from outplay.cli import main
+from outplay.runs import experiments
+from outplay.runs.checkpoint import checkpoints_in
 
 SMALL = ["--config", "num_envs=4", "--config", "train_batch_size=40", "--num-workers", "0"]
 CUSTOM = """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from outplay.algorithms import ALGORITHMS, A2CConfig, PPOConfig, find_algorithm
 from outplay.config import AlgorithmConfig, at, validated
 from outplay.errors import ConfigError
-from outplay.experiments import load_file, load_recipe, nested, parse_setting, recipe_names
+from outplay.runs.experiments import load_file, load_recipe, nested, parse_setting, recipe_names
 
 
 @pytest.mark.parametrize(

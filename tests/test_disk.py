@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from outplay import CheckpointError, RunError
-from outplay.checkpoint import DamagedCheckpointError, checkpoints_in, find_checkpoint, read_checkpoint
-from outplay.experiments import experiment
-from outplay.run import Run
-from outplay.sinks import read_metrics
+from outplay.runs.checkpoint import DamagedCheckpointError, checkpoints_in, find_checkpoint, read_checkpoint
+from outplay.runs.experiments import experiment
+from outplay.runs.run import Run
+from outplay.runs.sinks import read_metrics
 
 SMALL = ["--env", "CartPole-v1", "--config", "num_envs=4", "--config", "train_batch_size=40", "--num-workers", "0"]
 CONFIG = {"num_envs": 4, "num_workers": 0, "train_batch_size": 40}
@@ -70,8 +70,9 @@ def copied(trained: tuple[Path, bytes], tmp_path: Path) -> Path:
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from outplay import DQN, checkpoint
-from outplay.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
+from outplay import DQN
+from outplay.runs import checkpoint
+from outplay.runs.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
 
 if sys.argv[1] == "two renames":
     checkpoint.exchange = lambda *_: False
@@ -217,7 +218,7 @@ COUNTED = """
 import sys
 from collections import Counter
 from pathlib import Path
-from outplay.run import Run
+from outplay.runs.run import Run
 
 opened = Counter()
 sys.addaudithook(lambda event, args: opened.update([str(args[0])] if event == "open" else []))
@@ -407,7 +408,7 @@ SINK = """
 import resource, sys
 from pathlib import Path
 from outplay import RunError
-from outplay.sinks import Csv, TensorBoard
+from outplay.runs.sinks import Csv, TensorBoard
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 sink = Csv(Path("progress.csv"), []) if sys.argv[1] == "csv" else TensorBoard(Path("tensorboard"), 40)
@@ -421,7 +422,7 @@ sink.close()
 
 
 def test_a_run_that_cannot_be_created_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from outplay import run as module
+    from outplay.runs import run as module
 
     def refuse(path: Path, text: str) -> None:
         path.write_text(text[:10])

@@ -16,9 +16,9 @@ import pytest
 from outplay import PPO, EnvError, RunError
 from outplay.cli import output
 from outplay.cli.output import number
+from outplay.collect.video import record_video
 from outplay.envs import EnvSpec
-from outplay.run import Run
-from outplay.video import record_video
+from outplay.runs.run import Run
 from tests import probes
 from tests.test_cli import SMALL, Outcome, cli, only_run, start
 from tests.test_run import make

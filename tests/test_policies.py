@@ -15,7 +15,7 @@ from torch import nn
 
 from outplay.config import ModelConfig, OptimizerConfig
 from outplay.errors import CheckpointError, ConfigError, EnvError
-from outplay.optimizers import Optimizer
+from outplay.learning.optimizers import Optimizer
 from outplay.policies import ActionScaling, Policy, QPolicy, distribution_for
 from outplay.policies.dense import Dense
 from outplay.policies.networks import SparseLinear, set_entries

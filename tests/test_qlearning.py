@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outplay.qlearning import chosen, cross_entropy, projected, quantile_huber, target_values
+from outplay.learning.qlearning import chosen, cross_entropy, projected, quantile_huber, target_values
 
 SUPPORT = torch.tensor([-1.0, 0.0, 1.0, 2.0])
 

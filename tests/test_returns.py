@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outplay.returns import discounted_returns, gae, next_values, standardized, standardized_by_episode
+from outplay.learning.returns import discounted_returns, gae, next_values, standardized, standardized_by_episode
 
 NONE = np.zeros(0, int)
 

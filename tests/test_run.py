@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from outplay import PPO, CheckpointError, ConfigError, EnvError, RunError, checkpoint
-from outplay.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
-from outplay.experiments import experiment, load_file
-from outplay.results import find_run, results_folder
-from outplay.run import Run
-from outplay.sinks import as_json, flattened, read_metrics
+from outplay import PPO, CheckpointError, ConfigError, EnvError, RunError
+from outplay.runs import checkpoint
+from outplay.runs.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
+from outplay.runs.experiments import experiment, load_file
+from outplay.runs.results import find_run, results_folder
+from outplay.runs.run import Run
+from outplay.runs.sinks import as_json, flattened, read_metrics
 from tests import probes
 
 CONFIG = {"num_envs": 4, "num_workers": 0, "train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 2}

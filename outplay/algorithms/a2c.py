@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 
 from outplay.algorithms.algorithm import Algorithm
-from outplay.algorithms.learner import Learner, explained_variance
 from outplay.config import AlgorithmConfig, Fraction, Lanes, NotNegative, OptimizerConfig, Positive, Schedule, at
 from outplay.fragments import Batch
-from outplay.optimizers import check_norm
+from outplay.learning.learner import Learner, explained_variance
+from outplay.learning.optimizers import check_norm
 
 
 class A2COptimizerConfig(OptimizerConfig):

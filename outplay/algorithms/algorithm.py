@@ -15,8 +15,18 @@ import torch
 
 from outplay.algorithms import saving
 from outplay.algorithms.atomic import atomically
-from outplay.algorithms.learner import Learner
-from outplay.checkpoint import (
+from outplay.collect.evaluation import Evaluator
+from outplay.collect.worker import PolicySpec, RolloutSpec, WorkerSet, torch_threads
+from outplay.config import AlgorithmConfig, plain, validated
+from outplay.engine.slots import count_cpus
+from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
+from outplay.errors import ConfigError
+from outplay.fragments import Fragment, join
+from outplay.learning.learner import Learner
+from outplay.memory import enough_memory
+from outplay.metrics import EpisodeWindow, Timers
+from outplay.policies import Policy, Weights
+from outplay.runs.checkpoint import (
     Checkpoint,
     OnDisk,
     name_of,
@@ -25,17 +35,7 @@ from outplay.checkpoint import (
     use_checkpoint,
     write_checkpoint,
 )
-from outplay.config import AlgorithmConfig, plain, validated
-from outplay.engine.slots import count_cpus
-from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
-from outplay.errors import ConfigError
-from outplay.evaluation import Evaluator
-from outplay.fragments import Fragment, join
-from outplay.memory import enough_memory
-from outplay.metrics import EpisodeWindow, Timers
-from outplay.policies import Policy, Weights
-from outplay.results import new_run_folder, results_folder
-from outplay.rollout import PolicySpec, RolloutSpec, WorkerSet, torch_threads
+from outplay.runs.results import new_run_folder, results_folder
 from outplay.streams import stream
 
 log = logging.getLogger("outplay")

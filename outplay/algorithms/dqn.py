@@ -13,12 +13,9 @@ import torch
 from pydantic import Field, FiniteFloat, ValidationError, model_validator
 from torch import Tensor
 
-from outplay import qlearning
-from outplay.agents import Agents
 from outplay.algorithms.algorithm import Algorithm
 from outplay.algorithms.atomic import atomically
-from outplay.algorithms.learner import Learner, LearnerState, Segments, mean_metrics
-from outplay.checkpoint_schema import Counter, FiniteNumber, validated_part
+from outplay.collect.asynchronous import Agents
 from outplay.config import (
     LARGEST,
     AlgorithmConfig,
@@ -38,12 +35,15 @@ from outplay.engine.slots import count_cpus
 from outplay.envs import GroupState, split_envs
 from outplay.errors import ConfigError
 from outplay.fragments import Batch, Fragment, join
-from outplay.optimizers import check_norm
+from outplay.learning import qlearning
+from outplay.learning.learner import Learner, LearnerState, Segments, mean_metrics
+from outplay.learning.optimizers import check_norm
+from outplay.learning.qlearning import Drawn
 from outplay.policies import Policy, QPolicy, Weights
 from outplay.policies.policy import flatten
-from outplay.qlearning import Drawn
 from outplay.replay import Replay, ReplaySpec, Segment, ShardedReplay, Transitions
 from outplay.replay.checking import ReplayState, check_counters, check_segment
+from outplay.schema import Counter, FiniteNumber, validated_part
 from outplay.streams import stream
 
 Array = np.ndarray

@@ -9,12 +9,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from outplay import returns
 from outplay.algorithms.algorithm import Algorithm
-from outplay.algorithms.learner import Learner
 from outplay.config import AlgorithmConfig, NotNegative, Positive
 from outplay.fragments import Batch, Fragment
-from outplay.optimizers import check_norm
+from outplay.learning import returns
+from outplay.learning.learner import Learner
+from outplay.learning.optimizers import check_norm
 
 
 class PGConfig(AlgorithmConfig):

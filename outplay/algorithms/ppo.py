@@ -9,9 +9,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from outplay import returns
 from outplay.algorithms.algorithm import Algorithm
-from outplay.algorithms.learner import (
+from outplay.config import AlgorithmConfig, Fraction, Lanes, NotNegative, Positive, Schedule, at, is_true
+from outplay.cudagraphs import Scalar
+from outplay.fragments import Batch
+from outplay.learning import returns
+from outplay.learning.learner import (
     Estimates,
     Learner,
     LearnerState,
@@ -20,10 +23,7 @@ from outplay.algorithms.learner import (
     explained_variance,
     mean_metrics,
 )
-from outplay.config import AlgorithmConfig, Fraction, Lanes, NotNegative, Positive, Schedule, at, is_true
-from outplay.cudagraphs import Scalar
-from outplay.fragments import Batch
-from outplay.optimizers import check_norm
+from outplay.learning.optimizers import check_norm
 from outplay.policies import Policy
 
 

@@ -11,11 +11,11 @@ import torch
 
 import outplay
 from outplay import spaces
-from outplay.checkpoint import Checkpoint
-from outplay.checkpoint_schema import check_array
 from outplay.envs import GroupState, import_path
 from outplay.envs.group import LONGEST_REPLAY
 from outplay.errors import CheckpointError
+from outplay.runs.checkpoint import Checkpoint
+from outplay.schema import check_array
 
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from outplay.cli.output import discard, number, signs_of_life
 from outplay.metrics import running_mean
-from outplay.sinks import as_json as to_json
+from outplay.runs.sinks import as_json as to_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from outplay.run import Run
+    from outplay.runs.run import Run
 
 Show = Callable[[dict[str, Any]], None]
 

@@ -35,13 +35,13 @@ def evaluate(
     if episodes is not None and steps is not None:
         raise ConfigError("--episodes and --steps cannot be combined")
     from outplay.algorithms import find_algorithm
-    from outplay.checkpoint import read_state
+    from outplay.collect.video import check_video, record_video
     from outplay.envs import check_trust
     from outplay.errors import CheckpointError
-    from outplay.results import as_path, results_folder
-    from outplay.run import find_saved
-    from outplay.sinks import as_json as to_json
-    from outplay.video import check_video, record_video
+    from outplay.runs.checkpoint import read_state
+    from outplay.runs.results import as_path, results_folder
+    from outplay.runs.run import find_saved
+    from outplay.runs.sinks import as_json as to_json
 
     if video is not None:
         video = as_path(video)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from outplay.run import Run
+    from outplay.runs.run import Run
 
 _GRACE = 10.0  # seconds that the second Ctrl-C leaves for closing environments and ending workers
 _SHOW_CURSOR = b"\x1b[?25h"  # a live panel hides it

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from outplay.cli.output import number
-from outplay.results import is_alive, read_status, results_folder
+from outplay.runs.results import is_alive, read_status, results_folder
 
 
 def runs(
@@ -52,7 +52,7 @@ def _row(folder: Path, results: Path) -> dict[str, Any] | None:
 
 def recipes() -> None:
     """List the recipes that ship: outplay train RECIPE."""
-    from outplay.experiments import load_recipe, recipe_names
+    from outplay.runs.experiments import load_recipe, recipe_names
 
     names = recipe_names()
     width = max(map(len, names))
@@ -67,7 +67,7 @@ def check_env(
     """Tell what is wrong with an environment."""
     from outplay.envs.check import check_env as check
     from outplay.envs.lookup import EnvSpec, find_env
-    from outplay.experiments import parse_setting
+    from outplay.runs.experiments import parse_setting
 
     name, factory = find_env(env)
     spec = EnvSpec(name, factory, dict(parse_setting(text, "--config") for text in config or []))

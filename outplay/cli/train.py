@@ -13,8 +13,8 @@ from outplay.cli.output import apart_from_environments
 from outplay.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
-    from outplay.experiments import Experiment
-    from outplay.run import Run
+    from outplay.runs.experiments import Experiment
+    from outplay.runs.run import Run
 
 
 def train(
@@ -78,7 +78,7 @@ def train(
 def _check_all(jobs: list[Experiment], folders: list[Path], file: Path | None) -> None:
     """A mistake in the last experiment of a file is told before the first one is trained."""
     if len(jobs) > 1:
-        from outplay.run import make_algorithm
+        from outplay.runs.run import make_algorithm
 
         for job in jobs:
             with _in_file(file, job):
@@ -111,7 +111,7 @@ class _Overrides:
         name: str | None,
         checkpoint_freq: int | None,
     ) -> None:
-        from outplay.experiments import checked_metric, parse_setting
+        from outplay.runs.experiments import checked_metric, parse_setting
 
         self.env = env
         self.stop = {checked_metric(k, "--stop"): v for k, v in (parse_setting(text, "--stop") for text in stop or [])}
@@ -125,7 +125,7 @@ class _Overrides:
         self.given = {key: value for key, value in given.items() if value is not None}
 
     def config(self, onto: dict[str, Any]) -> dict[str, Any]:
-        from outplay.experiments import nested
+        from outplay.runs.experiments import nested
 
         for key, value in self.settings:
             onto = nested(onto, key, value)
@@ -135,7 +135,7 @@ class _Overrides:
         return onto
 
     def apply(self, onto: Experiment) -> Experiment:
-        from outplay.experiments import experiment
+        from outplay.runs.experiments import experiment
 
         data = {**onto.model_dump(), **self.given, "config": self.config(onto.config)}
         if self.stop:
@@ -143,14 +143,14 @@ class _Overrides:
         return experiment(data, "the command line" if self.given or self.settings or self.stop else onto.name)
 
     def applied_to_run(self, resume: str, results_dir: Path | None, trust: bool) -> Experiment:
-        from outplay.results import find_run, results_folder
-        from outplay.run import experiment_of
+        from outplay.runs.results import find_run, results_folder
+        from outplay.runs.run import experiment_of
 
         return experiment_of(find_run(resume, results_folder(results_dir)), self.apply, self.env, trust)
 
     def resumed(self, resume: str, results_dir: Path | None, trust: bool, folders: list[Path]) -> Run:
-        from outplay.results import find_run, results_folder
-        from outplay.run import Run
+        from outplay.runs.results import find_run, results_folder
+        from outplay.runs.run import Run
 
         made = Run.resume(find_run(resume, results_folder(results_dir)), self.apply, self.env, trust, folders)
         how = f"went on from iteration {made.resumed_from}" if made.resumed_from else "no checkpoint: from the start"
@@ -182,7 +182,7 @@ def _check_sources(
 
 
 def _experiments(recipe: str | None, file: Path | None, overrides: _Overrides, trust: bool) -> list[Experiment]:
-    from outplay.experiments import Experiment, load_file, load_recipe
+    from outplay.runs.experiments import Experiment, load_file, load_recipe
 
     if recipe is not None:
         return [load_recipe(recipe)]
@@ -194,7 +194,7 @@ def _experiments(recipe: str | None, file: Path | None, overrides: _Overrides, t
 def _print_configuration(jobs: list[Experiment], folders: list[Path]) -> None:
     import yaml
 
-    from outplay.run import make_algorithm
+    from outplay.runs.run import make_algorithm
 
     for job in jobs:
         with apart_from_environments(), make_algorithm(job, folders) as algorithm:
@@ -225,8 +225,8 @@ def _start_engine(engine: str | None, address: str | None) -> None:
 def _created(
     job: Experiment, results_dir: Path | None, folders: list[Path], init_from: str | None, file: Path | None
 ) -> Run:
-    from outplay.results import results_folder
-    from outplay.run import Run
+    from outplay.runs.results import results_folder
+    from outplay.runs.run import Run
 
     with _in_file(file, job):
         return Run.create(job, results_folder(results_dir), folders, init_from)
@@ -254,7 +254,7 @@ def _train(make: Any, as_json: bool, out: TextIO, err: TextIO) -> bool:
 def _as_typed(run: Run) -> str:
     """What names this run on a command line: its experiment, if that leads to it."""
     from outplay.envs import is_import_path
-    from outplay.results import results_folder
+    from outplay.runs.results import results_folder
 
     usual = run.folder.parent == results_folder(None) / run.experiment.name
     env = run.algorithm.env_spec.name

@@ -11,10 +11,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from outplay import spaces
-from outplay.checkpoint_schema import check_array
 from outplay.envs.lookup import EnvSpec
 from outplay.envs.vector import Array, State
 from outplay.errors import EnvError
+from outplay.schema import check_array
 from outplay.spaces import Leaves
 
 _ATARI_EPISODES_PER_SEED = 32

@@ -9,9 +9,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from outplay.checkpoint_schema import Counter, Part, check_array
 from outplay.replay.priorities import ReplaySpec
 from outplay.replay.ring import Segment, is_stacked
+from outplay.schema import Counter, Part, check_array
 
 Array = np.ndarray
 _Priority = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from outplay import A2C
-from outplay.algorithms.learner import Estimates, Rows
+from outplay.learning.learner import Estimates, Rows
 from tests import probes
 
 

@@ -16,7 +16,7 @@ import torch
 
 import outplay
 from outplay import A2C, DQN, PG, PPO, Algorithm, CheckpointError, RunError
-from outplay.checkpoint import read_checkpoint, write_checkpoint
+from outplay.runs.checkpoint import read_checkpoint, write_checkpoint
 from tests import probes
 
 PACKAGE = str(Path(outplay.__file__).parent)

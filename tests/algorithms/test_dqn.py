@@ -17,7 +17,7 @@ from outplay.algorithms.dqn import DQNConfig, DQNLearner
 from outplay.algorithms.ppo import PPOConfig
 from outplay.config import validated
 from outplay.fragments import Batch
-from outplay.qlearning import losses
+from outplay.learning.qlearning import losses
 from outplay.replay import Replay, Transitions
 from outplay.streams import stream
 from tests import probes

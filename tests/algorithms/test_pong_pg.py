@@ -12,8 +12,8 @@ import pytest
 
 from outplay import PG
 from outplay.algorithms.pg import PGLearner
-from outplay.experiments import load_recipe
 from outplay.fragments import join
+from outplay.runs.experiments import load_recipe
 from outplay.streams import stream
 
 RECIPE = load_recipe("pong-pg").config

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from outplay import PPO
-from outplay.algorithms.learner import Estimates, Rows
 from outplay.config import at
 from outplay.fragments import join
+from outplay.learning.learner import Estimates, Rows
 from tests import probes
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outplay import PG, PPO, Algorithm, ConfigError, returns
+from outplay import PG, PPO, Algorithm, ConfigError
 from outplay.fragments import join
+from outplay.learning import returns
 from tests import probes
 
 

@@ -11,12 +11,12 @@ import torch
 from gymnasium import spaces
 
 from outplay import A2C, DQN, PG, PPO, EnvError
+from outplay.collect.video import record_video
 from outplay.envs import EnvSpec, find_env
 from outplay.envs.check import check_env
 from outplay.policies import ActionScaling
 from outplay.policies.distributions import Bernoulli, Categorical, DiagonalGaussian, Independent, distribution_for
 from outplay.spaces import flat_action, leaves, nested_action, text_in, without_text
-from outplay.video import record_video
 from tests.envs import odd
 
 SMALL = {"num_envs": 6, "num_workers": 0, "train_batch_size": 120, "seed": 3}

@@ -19,8 +19,8 @@ from outplay.algorithms import ALGORITHMS
 from outplay.cli import main
 from outplay.config import AlgorithmConfig, ModelConfig, OptimizerConfig
 from outplay.errors import OutplayError
-from outplay.experiments import experiment, load_file
-from outplay.run import Run, make_algorithm
+from outplay.runs.experiments import experiment, load_file
+from outplay.runs.run import Run, make_algorithm
 from tests.fuzz.mutations import FUZZ, ODD, changed_bytes, changed_tree
 
 EXPERIMENT = {

@@ -15,15 +15,15 @@ from typing import Any
 import yaml
 
 from outplay.algorithms import Algorithm, find_algorithm
-from outplay.checkpoint import checkpoints_in, find_checkpoint, iteration_of, name_of
+from outplay.collect.video import record_video
 from outplay.envs import check_trust, import_path
 from outplay.errors import CheckpointError, ConfigError, OutplayError, RunError, nearest
-from outplay.experiments import Experiment, load_file
 from outplay.files import overwrite_file, remove, replace_file, writing
 from outplay.parsing import MOST_YAML_BYTES
-from outplay.results import as_path, find_run, is_alive, new_run_folder, read_status
-from outplay.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics
-from outplay.video import record_video
+from outplay.runs.checkpoint import checkpoints_in, find_checkpoint, iteration_of, name_of
+from outplay.runs.experiments import Experiment, load_file
+from outplay.runs.results import as_path, find_run, is_alive, new_run_folder, read_status
+from outplay.runs.sinks import Csv, JsonLines, Sink, TensorBoard, as_json, flattened, read_metrics
 
 log = logging.getLogger("outplay")
 

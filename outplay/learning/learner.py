@@ -12,14 +12,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from outplay import returns
-from outplay.checkpoint_schema import FiniteNumber, Part, check_array, validated_part
 from outplay.config import AlgorithmConfig, at
 from outplay.cudagraphs import CapturedStep, Minibatch
 from outplay.fragments import Batch, Fragment
+from outplay.learning import returns
+from outplay.learning.optimizers import Optimizer
 from outplay.metrics import RunningMoments
-from outplay.optimizers import Optimizer
 from outplay.policies import ActorCritic, Policy, is_normalisable
+from outplay.schema import FiniteNumber, Part, check_array, validated_part
 from outplay.spaces import Leaves
 from outplay.streams import stream
 

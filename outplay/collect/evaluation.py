@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from outplay.collect.worker import EpisodeResults, RolloutSpec, WorkerPool
 from outplay.metrics import episode_figures
 from outplay.policies import Weights
-from outplay.rollout import EpisodeResults, RolloutSpec, WorkerPool
 
 # Episodes are played side by side in groups of this size, however many workers there are: the result is the same.
 _SIDE_BY_SIDE = 10

@@ -35,11 +35,11 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import Tensor
 
-from outplay.checkpoint_schema import checked_manifest, checked_state
 from outplay.errors import CheckpointError, RunError, shortened
 from outplay.files import exchange, remove, sync_folder, write_file
 from outplay.parsing import parse_json
-from outplay.results import as_path
+from outplay.runs.results import as_path
+from outplay.schema import checked_manifest, checked_state
 
 log = logging.getLogger("outplay")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
+from outplay.collect.worker import WorkerSet
 from outplay.engine import api as engine
 from outplay.engine.base import Ref
 from outplay.fragments import Fragment
 from outplay.policies import Weights
-from outplay.rollout import WorkerSet
 
 
 class Agents:

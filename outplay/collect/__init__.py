@@ -1,0 +1,1 @@
+"""Collecting experience: workers, collectors, evaluation, video."""

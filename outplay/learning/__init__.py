@@ -1,0 +1,1 @@
+"""Learning: the Learner, the optimizers, returns and Q-learning as pure functions."""
