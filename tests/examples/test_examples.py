@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = ("pong_tasks", "pong_reusable", "pong_actors")
 
 

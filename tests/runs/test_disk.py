@@ -24,7 +24,7 @@ from outplay.runs.sinks import read_metrics
 
 SMALL = ["--env", "CartPole-v1", "--config", "num_envs=4", "--config", "train_batch_size=40", "--num-workers", "0"]
 CONFIG = {"num_envs": 4, "num_workers": 0, "train_batch_size": 40}
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 
 
 def make(results: Path, **body: Any) -> Run:

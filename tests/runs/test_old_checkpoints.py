@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from outplay import Algorithm
 
-OLD = Path(__file__).parent / "data" / "checkpoints-0.2.0"
+OLD = Path(__file__).parents[1] / "data" / "checkpoints-0.2.0"
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-PROGRAM = Path(__file__).parent.parent / "examples" / "dqn_by_hand.py"
+PROGRAM = Path(__file__).parents[2] / "examples" / "dqn_by_hand.py"
 
 
 def run(*arguments: str, seconds: int = 100, program: Path = PROGRAM) -> subprocess.CompletedProcess[str]:

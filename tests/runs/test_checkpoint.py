@@ -17,7 +17,7 @@ from outplay import PPO, Algorithm, CheckpointError
 from outplay.runs.checkpoint import read_state
 from tests import probes
 
-OLD = Path(__file__).parent / "data" / "checkpoints-0.2.0"
+OLD = Path(__file__).parents[1] / "data" / "checkpoints-0.2.0"
 SMALL = {"num_envs": 4, "num_workers": 0, "train_batch_size": 40, "seed": 3, "model": {"fcnet_hiddens": [4]}}
 
 

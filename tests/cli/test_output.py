@@ -20,8 +20,8 @@ from outplay.collect.video import record_video
 from outplay.envs import EnvSpec
 from outplay.runs.run import Run
 from tests import probes
-from tests.test_cli import SMALL, Outcome, cli, only_run, start
-from tests.test_run import make
+from tests.cli.test_cli import SMALL, Outcome, cli, only_run, start
+from tests.runs.test_run import make
 
 __all__ = ["cli"]  # a fixture
 
@@ -55,7 +55,7 @@ def test_environments_print_to_stderr_without_json_too(tmp_path: Path) -> None:
     assert len(out.splitlines()) == 3
     assert err.count("compiled, says C") == 1
     command = [sys.executable, "-m", "outplay", "evaluate", str(only_run(tmp_path)), "--trust", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)
     assert json.loads(done.stdout)["episodes"] == 10
     assert done.stderr.count("compiled, says C") == 1
 

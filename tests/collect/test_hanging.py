@@ -17,7 +17,7 @@ import pytest
 
 from outplay import DQN, PPO, EnvError, EnvTimeoutError, RunError
 from tests import probes
-from tests.test_cli import start, wait_for
+from tests.cli.test_cli import start, wait_for
 
 HangingRun = Callable[..., subprocess.Popen[str]]
 SMALL = {"num_envs": 4, "num_env_groups": 2, "train_batch_size": 64, "seed": 3, "model": {"fcnet_hiddens": [8]}}
@@ -81,7 +81,9 @@ def test_a_worker_that_hangs_is_replaced_and_the_result_is_the_same(
         assert trainer.workers.replaced
         assert trainer.policy.flat.equal(whole.policy.flat)
     if how != "in C":  # there, the worker dies before it can say what it was about
-        assert "environment 'tests.test_hanging:Hanging' hangs: step() has not returned after 3 s" in caplog.text
+        assert (
+            "environment 'tests.collect.test_hanging:Hanging' hangs: step() has not returned after 3 s" in caplog.text
+        )
     assert "and is replaced; its environments are built again" in caplog.text
 
 
@@ -92,7 +94,7 @@ def test_what_hangs_in_c_again_and_again_ends_the_run(tmp_path: Path) -> None:
         trainer.train()
         (tmp_path / "armed").touch()
         with pytest.raises(
-            RunError, match=r"worker 0 died 3 times .* environment 'tests.test_hanging:Hanging' may hang"
+            RunError, match=r"worker 0 died 3 times .* environment 'tests.collect.test_hanging:Hanging' may hang"
         ):
             trainer.train()
 
@@ -106,7 +108,7 @@ def test_what_hangs_again_and_again_ends_the_run_with_one_sentence(tmp_path: Pat
         with pytest.raises(EnvTimeoutError) as caught:
             trainer.train()
         assert "\n" not in str(caught.value)
-        assert re.search(r"'tests.test_hanging:Hanging' hangs: step\(\) .* 3 times in a row", str(caught.value))
+        assert re.search(r"'tests.collect.test_hanging:Hanging' hangs: step\(\) .* 3 times in a row", str(caught.value))
         (tmp_path / "armed").unlink()
         assert trainer.train()["training_iteration"] == 2
 
@@ -175,7 +177,7 @@ def hanging_run(tmp_path: Path) -> Iterator[HangingRun]:
 
     def run(how: str, *arguments: str) -> subprocess.Popen[str]:
         env_config = f"env_config={{folder: {tmp_path}, how: {how}}}"
-        train = ["--env", "tests.test_hanging:Hanging", "--config", env_config, "--config", "num_envs=2"]
+        train = ["--env", "tests.collect.test_hanging:Hanging", "--config", env_config, "--config", "num_envs=2"]
         started.append(start(tmp_path, *train, "--config", "train_batch_size=32", *arguments))
         wait_for(started[-1].stdout.readline)  # type: ignore[union-attr]
         (tmp_path / "armed").touch()
@@ -192,7 +194,7 @@ def test_a_hanging_environment_ends_the_run_with_one_sentence(tmp_path: Path, ha
     running = hanging_run("sleeps", "--num-workers", "0", "--config", "env_step_timeout_s=3")
     _, err = running.communicate(timeout=60)
     assert running.returncode == 2
-    assert re.search(r"^outplay: environment 'tests.test_hanging:Hanging' hangs: step\(\)", err, re.MULTILINE)
+    assert re.search(r"^outplay: environment 'tests.collect.test_hanging:Hanging' hangs: step\(\)", err, re.MULTILINE)
     assert "Traceback" not in err
     (folder,) = (tmp_path / "results").glob("*/*")
     assert json.loads((folder / "status.json").read_text())["state"] == "failed"

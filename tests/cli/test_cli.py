@@ -392,7 +392,7 @@ def start(tmp_path: Path, *arguments: str, **options: Any) -> subprocess.Popen[s
     environment = {
         **os.environ,
         "OUTPLAY_RESULTS": str(tmp_path / "results"),
-        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     command = [sys.executable, "-m", "outplay", "train", *arguments]
     return subprocess.Popen(
