@@ -145,7 +145,7 @@ class Post:
         """Handle messages until `done()`, which is called under the lock; False if the time is over first."""
         deadline = None if timeout is None else time.monotonic() + timeout
         self.uninterrupted.install()
-        with self._changed:
+        with self.uninterrupted, self._changed:
             while not done():
                 if self.closed is not None:
                     raise EngineError(self.closed)
@@ -165,7 +165,8 @@ class Post:
                         self.wake()
                     self._followers += 1
                     try:
-                        self._changed.wait(None if left is None else min(left, _LONGEST_WAIT_S))
+                        with self.uninterrupted.allowed:
+                            self._changed.wait(None if left is None else min(left, _LONGEST_WAIT_S))
                     finally:
                         self._followers -= 1
             return True
@@ -177,17 +178,17 @@ class Post:
         ready: list[int] = []
         self.lock.release()
         try:
-            ready = self._poll.wait(timeout, awake=not self._helper_leads)
+            with self.uninterrupted.allowed:
+                ready = self._poll.wait(timeout, awake=not self._helper_leads)
         finally:
-            with self.uninterrupted:  # whatever happens, the lock is held again
-                self.lock.acquire()
-                try:
-                    for fd in ready if self.closed is None else ():
-                        self._handle(fd)
-                finally:
-                    self._leader = None
-                    if self._followers:
-                        self._changed.notify_all()
+            self.lock.acquire()
+            try:
+                for fd in ready if self.closed is None else ():
+                    self._handle(fd)
+            finally:
+                self._leader = None
+                if self._followers:
+                    self._changed.notify_all()
 
     def _handle(self, fd: int) -> None:
         if fd == self._wake_read:
@@ -344,7 +345,9 @@ class Uninterrupted:
     """
 
     def __init__(self) -> None:
+        self.allowed = Allowed(self)
         self._depth = 0
+        self._is_allowed = False
         self._noted = False
         self._look_again = 0.0
         self._main = threading.main_thread().ident
@@ -371,13 +374,43 @@ class Uninterrupted:
             self._noted = False
             raise KeyboardInterrupt
 
+    def allow(self) -> None:
+        if threading.get_ident() != self._main:
+            return
+        self._is_allowed = self._depth == 1
+        if self._noted and self._is_allowed:
+            self._is_allowed = self._noted = False
+            raise KeyboardInterrupt
+
+    def forbid(self) -> None:
+        if threading.get_ident() == self._main:
+            self._is_allowed = False
+
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Raise KeyboardInterrupt, now or when it does no harm. The handler of a signal."""
-        if self._depth > 0:
+        if self._depth > 0 and not self._is_allowed:
             self._noted = True
         else:
+            self._is_allowed = False
             signal.default_int_handler(number, frame)
 
     def end(self) -> None:
         if threading.get_ident() == self._main and signal.getsignal(signal.SIGINT) == self.interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Allowed:
+    """Within `with uninterrupted:`, but not within two of them, lets Ctrl-C interrupt after all, once.
+
+    KeyboardInterrupt may come out of this block, but no second one before the block around it has ended. So that can
+    bring its locks into order in a `finally`, without a moment at which it could be interrupted.
+    """
+
+    def __init__(self, uninterrupted: Uninterrupted) -> None:
+        self._uninterrupted = uninterrupted
+
+    def __enter__(self) -> None:
+        self._uninterrupted.allow()
+
+    def __exit__(self, *_: object) -> None:
+        self._uninterrupted.forbid()
