@@ -10,7 +10,7 @@ import itertools
 from collections import abc
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -151,6 +151,9 @@ class ExplorationConfig(Settings):
     )
 
 
+_USUAL_GROUPS = 4  # enough for the workers of a small machine; each one costs an inference per step
+
+
 class AlgorithmConfig(Settings):
     """What all algorithms have in common."""
 
@@ -165,9 +168,13 @@ class AlgorithmConfig(Settings):
         description="Python only: called with (result, env, context) after each iteration; returns the task that "
         "episodes have from then on, for an environment with set_task(task).",
     )
-    num_envs: Lanes = Field(16, description="How many environments there are in all.")
-    num_env_groups: Lanes = Field(
-        4, description="Into how many EnvGroups they are split: at most so many workers have something to do."
+    num_envs: Lanes = Field(
+        16, description="Number of environments; unless given, at least num_workers. Part of the result."
+    )
+    num_env_groups: Lanes | Literal["auto"] = Field(
+        "auto",
+        description="EnvGroups that the environments are split into: the units that workers share. auto: 4, or "
+        "num_workers if that is more; with async, num_envs. Part of the result.",
     )
     num_envs_per_worker: Lanes | None = Field(
         None,
@@ -284,10 +291,26 @@ class AlgorithmConfig(Settings):
     @property
     def total_envs(self) -> int:
         """`num_envs`, or what RLlib's num_envs_per_worker makes of it."""
-        if self.num_envs_per_worker is None:
-            return self.num_envs
-        workers = 0 if self.num_workers == "auto" else int(self.num_workers)
-        return self.num_envs_per_worker * max(1, workers)
+        if self.num_envs_per_worker is not None:
+            return self.num_envs_per_worker * max(1, self._known_workers)
+        return self.num_envs if "num_envs" in self.model_fields_set else max(self.num_envs, self._known_workers)
+
+    @property
+    def _known_workers(self) -> int:
+        return 0 if self.num_workers == "auto" else int(self.num_workers)
+
+    @property
+    def num_groups(self) -> int:
+        """How many EnvGroups there are: `num_env_groups`, or what `auto` means; none is empty."""
+        wanted = self.num_env_groups
+        if wanted == "auto":
+            wanted = self.total_envs if self.is_async else max(_USUAL_GROUPS, self._known_workers)
+        return min(self.total_envs, int(wanted))
+
+    @property
+    def is_async(self) -> bool:
+        """Whether workers collect while the learner learns."""
+        return False
 
     @property
     def fragment_length(self) -> int:
@@ -299,6 +322,44 @@ class AlgorithmConfig(Settings):
     def least_steps(self) -> int:
         """Fragments are collected until there are so many steps."""
         return self.train_batch_size
+
+
+class AsyncConfig(AlgorithmConfig):
+    """Settings of algorithms that can collect and learn concurrently."""
+
+    async_: bool = Field(
+        False,
+        alias="async",
+        description="Collect and learn concurrently: faster, but not exactly reproducible.",
+    )
+    weights_interval: Positive = Field(
+        16,
+        description="async: updates between two versions of the Weights. There is also a new one every "
+        "train_batch_size steps.",
+    )
+    most_updates_behind: Positive = Field(
+        500, description="async: back-pressure. Workers pause while more updates than this are due."
+    )
+
+    @property
+    def is_async(self) -> bool:
+        return self.async_
+
+    @model_validator(mode="after")
+    def _check_async(self) -> Self:
+        if self.async_ and self.num_workers == 0:
+            raise ValueError("async: workers run beside the learner, so num_workers must be at least 1")
+        return self
+
+
+def with_default(base: type[BaseModel], name: str, default: Any) -> Any:
+    """A field of `base` with another default, for a subclass: its description and alias are declared once.
+
+    >>> class PPOConfig(ActorCriticConfig):
+    ...     lambda_: Fraction = with_default(ActorCriticConfig, "lambda_", 0.97)
+    """
+    field = base.model_fields[name]
+    return Field(default, description=field.description, alias=field.alias)
 
 
 def one_name_each(cls: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:

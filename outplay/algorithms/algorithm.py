@@ -6,22 +6,20 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 
-from outplay.algorithms import saving
+from outplay.algorithms import iteration, saving
 from outplay.algorithms.atomic import atomically
-from outplay.collect.evaluation import Evaluator
-from outplay.collect.worker import PolicySpec, RolloutSpec, WorkerSet, torch_threads
+from outplay.algorithms.resolution import num_workers, resolved
+from outplay.collect import AsyncCollector, Collector, Evaluator, PolicySpec, RolloutSpec, SyncCollector, torch_threads
 from outplay.config import AlgorithmConfig, plain, validated
-from outplay.engine.slots import count_cpus
 from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
 from outplay.errors import ConfigError
-from outplay.fragments import Fragment, join
+from outplay.fragments import Fragment
 from outplay.learning.learner import Learner
 from outplay.memory import enough_memory
 from outplay.metrics import EpisodeWindow, Timers
@@ -40,11 +38,15 @@ from outplay.streams import stream
 
 log = logging.getLogger("outplay")
 
-AnyLearner = Learner[Any]
-
-# An environment whose step takes longer than this is better stepped in several processes.
-_WORTH_WORKERS = 100e-6
 _ATARI_EVALUATION_FRAMES = 18_000  # 5 minutes of play
+
+
+@dataclass(frozen=True)
+class Resources:
+    """CPUs and GPUs that an algorithm takes."""
+
+    cpus: int
+    gpus: int
 
 
 class Algorithm:
@@ -67,7 +69,10 @@ class Algorithm:
         config: Mapping[str, Any] | AlgorithmConfig | None = None,
         *,
         folders: Iterable[Path] = (),
+        resuming: bool = False,
     ) -> None:
+        """`folders`: where the module of an import path is looked up, too. `resuming`: a checkpoint will be restored,
+        so settings that its result depends on stay as they are."""
         if isinstance(config, AlgorithmConfig):
             config = {name: getattr(config, name) for name in config.model_fields_set}
         if config is not None and not isinstance(config, Mapping):
@@ -95,7 +100,9 @@ class Algorithm:
         )
         self.probe = probe_env(self.env_spec, self.config.seed)
         self.env_spec = replace(self.env_spec, global_streams=self.probe.global_streams)
-        self._resolve()
+        self.config = resolved(self.config, self.env_spec, self.probe, resuming)
+        self.inexact = self.probe.inexact  # why resuming would not be exact
+        self._tell_about_environment()
         self.iteration = 0
         self.timesteps = 0
         self.seconds = 0.0
@@ -103,8 +110,8 @@ class Algorithm:
         self.episodes = EpisodeWindow(self.config.metrics_num_episodes)
         with enough_memory("the network"):
             self.policy = self._policy_spec().make().to("cuda" if self.config.num_gpus else "cpu")
-            self.learner = self._make_learner()
-        self._workers: WorkerSet | None = None
+            self.learner = self.Learner(self.policy, self.config, self.env_spec.stacked_frames)
+        self._collector: Collector | None = None
         self._states: list[GroupState] | None = None
         self._version = 0  # of the Weights: each snapshot has its own
         self.can_roll_back = False  # something that is done as a whole or not at all is under way
@@ -115,43 +122,25 @@ class Algorithm:
         self._returns: list[float] = []  # of the episodes since the last result
         self._action_rng = stream(self.config.seed, "single actions")
 
-    def _resolve(self) -> None:
-        """What `auto` means here, and what the user should know."""
-        config, probe = self.config, self.probe
-        if config.num_gpus and not torch.cuda.is_available():
-            raise ConfigError("num_gpus is 1, but torch finds no GPU; set num_gpus: 0")
-        if config.fire_on_reset and not self.env_spec.is_atari:
-            raise ConfigError("fire_on_reset is for ALE/… games with atari_preprocessing, and this is none of them")
-        if config.learner_threads == "auto":
-            threads = count_cpus() if any(leaf.is_image for leaf in probe.leaves) else 1
-            self.config = config = config.model_copy(update={"learner_threads": threads})
-        if config.act_on_gpu == "auto":
-            images = any(leaf.is_image for leaf in probe.leaves)
-            act_on_gpu = bool(config.num_gpus) and images and not self.num_workers
-            self.config = config = config.model_copy(update={"act_on_gpu": act_on_gpu})
-        elif config.act_on_gpu and (self.num_workers or not config.num_gpus):  # a run may go on elsewhere
-            log.warning("act_on_gpu is true, which needs num_gpus: 1 and num_workers: 0; acting on the CPU")
-            self.config = config = config.model_copy(update={"act_on_gpu": False})
-        if config.num_envs_per_worker is not None:
-            log.warning("num_envs_per_worker is set: the result of this run depends on num_workers; num_envs does not")
-        self.inexact = probe.inexact  # why resuming would not be exact
-        name = self.env_spec.name
-        if self.inexact:
-            what_to_do = f"; {probe.remedy}" if probe.remedy else ""
-            log.warning("environment %r: %s, so a resumed run will not be exact%s", name, self.inexact, what_to_do)
-        if probe.left_out:
-            log.warning("environment %r: text is left out of its observations: %s", name, ", ".join(probe.left_out))
-
     @property
     def num_workers(self) -> int:
-        """How many worker processes there are to be; `auto` uses them where an environment is slow."""
-        if self.config.num_workers != "auto":
-            return int(self.config.num_workers)
-        pays = not self.probe.is_native and self.probe.pace_seconds > _WORTH_WORKERS
-        return min(count_cpus(), len(self.group_sizes)) if pays and count_cpus() > 1 else 0
+        """How many worker processes there are to be."""
+        return num_workers(self.config, self.probe)
 
-    def _make_learner(self) -> AnyLearner:
-        return self.Learner(self.policy, self.config)
+    def resources(self) -> Resources:
+        """What this algorithm takes: CPUs for the learner's threads and for every worker process, and GPUs."""
+        assert isinstance(self.config.learner_threads, int)
+        shards = getattr(self.config, "replay_shards", 0)
+        processes = self.num_workers + self.config.evaluation_num_workers + shards
+        return Resources(cpus=self.config.learner_threads + processes, gpus=self.config.num_gpus)
+
+    def _tell_about_environment(self) -> None:
+        name, probe = self.env_spec.name, self.probe
+        if probe.inexact:
+            what_to_do = f"; {probe.remedy}" if probe.remedy else ""
+            log.warning("environment %r: %s, so a resumed run will not be exact%s", name, probe.inexact, what_to_do)
+        if probe.left_out:
+            log.warning("environment %r: text is left out of its observations: %s", name, ", ".join(probe.left_out))
 
     def _policy_spec(self) -> PolicySpec:
         config = self.config
@@ -170,7 +159,7 @@ class Algorithm:
 
     @property
     def group_sizes(self) -> list[int]:
-        return split_envs(self.config.total_envs, self.config.num_env_groups)
+        return split_envs(self.config.total_envs, self.config.num_groups)
 
     def _rollout_spec(self) -> RolloutSpec:
         config = self.config
@@ -187,13 +176,20 @@ class Algorithm:
         )
 
     @property
-    def workers(self) -> WorkerSet:
-        """The RolloutWorkers; they start when they are first needed."""
-        if self._workers is None:
-            self._workers = WorkerSet(self._rollout_spec(), self.num_workers, self._states, self._snapshot)
-        return self._workers
+    def collector(self) -> Collector:
+        """Gathers Fragments from the RolloutWorkers, which start when first used."""
+        if self._collector is None:
+            kind = AsyncCollector if self.config.is_async else SyncCollector
+            self._collector = kind(self._rollout_spec(), self.num_workers, self._states, self.snapshot)
+        return self._collector
 
-    def _snapshot(self, at_random: bool = False) -> Weights:
+    @property
+    def workers(self) -> Collector:
+        """RLlib's name of the collector: `trainer.workers.foreach_worker(…)`."""
+        return self.collector
+
+    def snapshot(self, at_random: bool = False) -> Weights:
+        """The present Weights, with a version of their own; or Weights that act at random."""
         self._version += 1
         return self.policy.random_weights(self._version) if at_random else self.policy.snapshot(self._version)
 
@@ -210,8 +206,9 @@ class Algorithm:
     def _train(self) -> dict[str, Any]:
         started, steps_before, seconds_before = time.perf_counter(), self.timesteps, self.seconds
         if self.config.normalize_observations and not self.learner.is_normaliser_fitted:
-            self._fit_normaliser()
-        metrics = self._iterate()
+            iteration.fit_normalisers(self)
+        self.learner.start_iteration()
+        metrics = iteration.asynchronous(self) if self.config.is_async else iteration.synchronous(self)
         self.iteration += 1
         evaluation = self._evaluation_if_due()
         seconds = time.perf_counter() - started
@@ -233,92 +230,43 @@ class Algorithm:
         self._next_task(result)
         return result
 
-    def _iterate(self) -> dict[str, float]:
-        """Collect a Batch, learn from it; the learner's metrics."""
-        with self.timers("collect"):
-            fragments = self._collect()
-        with self.timers("join"):
-            batch = join(fragments)
-        before = self.timesteps
-        self._count(fragments)
-        with self.timers("learn"), self._learner_threads():
-            metrics = self.learner.update(batch, before, self.iteration)
-            if self.config.normalize_observations:
-                self.learner.normalise_observations(batch)
-        return metrics
-
-    def _fit_normaliser(self) -> None:
-        """Before the first iteration, which is to act and to learn with it: to a batch of random actions.
-
-        That is not learned from and not counted; the episodes go on in the first iteration.
-        """
-        with self.timers("collect"):
-            batch = join(self._collect(at_random=True))
-        with self.timers("learn"), self._learner_threads():
-            self.learner.normalise_observations(batch)
-
-    def _count(self, fragments: list[Fragment]) -> None:
+    def count(self, fragments: list[Fragment]) -> None:
+        """Count the steps and finished episodes of Fragments."""
         for fragment in fragments:
             self.timesteps += fragment.steps
             self.episodes.add(fragment.episode_returns, fragment.episode_lengths)
             self._returns += fragment.episode_returns.tolist()
 
-    def _rest(self) -> None:
-        """Come to rest: nothing is under way afterwards. A synchronous algorithm always is, between two iterations."""
-
-    def _rest_between_iterations(self) -> None:
-        """What is learned on the way to rest takes time, too."""
-        started = time.perf_counter()
-        self._rest()
-        self.seconds += time.perf_counter() - started
-
-    def _collect(self, at_random: bool = False) -> list[Fragment]:
-        """The Fragments of one iteration, all from the present policy, or of random actions."""
-        weights = self._snapshot(at_random)
-        fragments: list[Fragment] = []
-        steps = 0
-        while steps < self.config.least_steps:
-            collected = self.workers.collect(weights)
-            self._look_at_rebuilding(collected)
-            fragments += collected
-            steps += sum(fragment.steps for fragment in collected)
-            for stage in ("act", "step"):
-                # Workers run side by side: the share of one is what the iteration waits for.
-                spent = sum(fragment.seconds[stage] for fragment in collected)
-                self.timers.add(f"collect/{stage}", spent / max(1, self.workers.num_workers))
-        return fragments
-
-    def _look_at_rebuilding(self, fragments: list[Fragment]) -> None:
-        wrong = sum(fragment.wrongly_rebuilt for fragment in fragments)
-        if wrong:
-            self.inexact = "environments could not be rebuilt as they were"
-            log.warning(
-                "%d environments could not be rebuilt as they were: an episode did not repeat itself, or was too long; "
-                "the run goes on, but not exactly as it would have", wrong,
-            )  # fmt: skip
+    def _drain(self) -> None:
+        """Finish all that is under way. Synchronous algorithms have nothing under way between two iterations."""
+        collector = self._collector
+        if isinstance(collector, AsyncCollector):
+            started = time.perf_counter()
+            atomically(self, "draining", lambda: iteration.drain(self, collector))
+            self.seconds += time.perf_counter() - started
 
     def _present_states(self) -> list[GroupState] | None:
-        return self._states if self._workers is None else self._workers.states
+        return self._states if self._collector is None else self._collector.states
 
     @property
     def _task(self) -> Any:
         """Of the curriculum: what episodes that start now are about."""
-        if self._workers is not None:
-            return self._workers.task
+        if self._collector is not None:
+            return self._collector.task
         return self._states[0].task if self._states else None
 
     def _drop_workers(self, states: list[GroupState] | None) -> None:
         """End the workers; if they are needed again, their environments are built from `states`."""
-        workers, self._workers, self._states = self._workers, None, states
-        if workers is not None:
-            workers.stop()
+        collector, self._collector, self._states = self._collector, None, states
+        if collector is not None:
+            collector.stop()
 
     def _drop_evaluator(self) -> None:
         evaluator, self._evaluator = self._evaluator, None
         if evaluator is not None:
             evaluator.stop()
 
-    def _learner_threads(self) -> AbstractContextManager[None]:
+    def learner_threads(self) -> AbstractContextManager[None]:
         assert isinstance(self.config.learner_threads, int)
         return torch_threads(self.config.learner_threads)
 
@@ -329,11 +277,11 @@ class Algorithm:
         if self._task_env is None:
             self._task_env = self.env_spec.make()
         env = self._task_env.unwrapped
-        if self.workers.task is not None and hasattr(env, "set_task"):
-            env.set_task(self.workers.task)
+        if self.collector.task is not None and hasattr(env, "set_task"):
+            env.set_task(self.collector.task)
         task = self.config.env_task_fn(result, env, self.config.env_config)
         if task is not None:
-            self.workers.set_task(plain(task, "env_task_fn"))
+            self.collector.set_task(plain(task, "env_task_fn"))
 
     # Evaluation.
 
@@ -346,7 +294,7 @@ class Algorithm:
 
         How many is `evaluation_duration`; actions are the likeliest ones unless `evaluation_explore` is set.
         """
-        self._rest_between_iterations()
+        self._drain()
         policy = self.policy
         if checkpoint is not None:
             saved = use_checkpoint(checkpoint, read_checkpoint)
@@ -414,7 +362,7 @@ class Algorithm:
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint; its path. Without a folder: under ~/outplay_results."""
         parent = Path(folder) if folder is not None else self._default_folder()
-        self._rest_between_iterations()
+        self._drain()
         known = self._on_disk.present()
         checkpoint = saving.collect_state(self, known)
         if not checkpoint.state["exact"] and not self.inexact:
@@ -465,7 +413,7 @@ class Algorithm:
         check_trust(state["env"], env, trust, f"checkpoint {folder}", "give env= again, or trust=True")
         settings = {**state["config"], **(config or {}), "env": None}
         folders = map(Path, state["env_folders"] if trust else [])
-        trainer = cls(env=state["env"] if env is None else env, config=settings, folders=folders)
+        trainer = cls(env=state["env"] if env is None else env, config=settings, folders=folders, resuming=True)
         try:
             trainer.restore(folder)
         except BaseException:
@@ -482,7 +430,7 @@ class Algorithm:
     def stop(self) -> None:
         """Close the environments and end the workers. Trained further, they go on where they were."""
         try:
-            self._rest()
+            self._drain()
         finally:
             self.abandon()
             self._drop_evaluator()

@@ -41,7 +41,7 @@ def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
     counters = {name: getattr(algorithm, name) for name in _COUNTERS}
     episodes, returns = algorithm.episodes.state(), list(algorithm._returns)
     states = algorithm._present_states()
-    learner_back = algorithm.learner.remember()
+    learner_back = algorithm.learner.rollback_point()
 
     def roll_back() -> None:
         learner_back()

@@ -10,18 +10,18 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
-from outplay.config import AlgorithmConfig, NotNegative, Positive
+from outplay.config import AlgorithmConfig, NotNegative, Positive, with_default
 from outplay.fragments import Batch, Fragment
 from outplay.learning import returns
-from outplay.learning.learner import Learner
+from outplay.learning.onpolicy import OnPolicyLearner
 from outplay.learning.optimizers import check_norm
 
 
 class PGConfig(AlgorithmConfig):
     """Settings of PG."""
 
-    lr: NotNegative = Field(4e-3, description="The learning rate.")
-    train_batch_size: Positive = Field(1024, description="Steps per iteration; at least so many are collected.")
+    lr: NotNegative = with_default(AlgorithmConfig, "lr", 4e-3)
+    train_batch_size: Positive = with_default(AlgorithmConfig, "train_batch_size", 1024)
     train_batch_episodes: Positive | None = Field(
         None,
         description="Whole episodes per iteration, one in each of as many environments; then train_batch_size and "
@@ -54,7 +54,7 @@ class PGConfig(AlgorithmConfig):
         return super().least_steps if self.train_batch_episodes is None else 1
 
 
-class PGLearner(Learner[PGConfig]):
+class PGLearner(OnPolicyLearner[PGConfig]):
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
         gradients, metrics = self.gradients(batch)
         lr = self.lr(timesteps)
@@ -65,7 +65,7 @@ class PGLearner(Learner[PGConfig]):
     def gradients(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
         """Of −log π(a) G, averaged over the steps or added up; G is the discounted sum of the rewards to come."""
         config = self.config
-        advantages = returns.discounted_returns(self.rewards(batch), self.ended(batch), config.gamma)
+        advantages = returns.discounted_returns(self.rewards(batch), self.returns_end(batch), config.gamma)
         if config.normalize_advantages == "episode":
             advantages = returns.standardized_by_episode(advantages, batch.episode_start, batch.valid)
         elif config.normalize_advantages:
@@ -86,7 +86,7 @@ class PGLearner(Learner[PGConfig]):
     def _sums(self, fragment: Fragment, advantages: np.ndarray) -> tuple[Tensor, Tensor]:
         """Loss and entropy of a Fragment, added up over its steps."""
         valid = fragment.valid
-        params = self.model.policy(self.tensors(tuple(leaf[valid] for leaf in fragment.observations)))
+        params = self.actor_critic.policy(self.tensors(tuple(leaf[valid] for leaf in fragment.observations)))
         log_prob = self.distribution.log_prob(params, self.tensor(fragment.actions[valid]))
         loss = -(log_prob * self.tensor(advantages[valid])).sum()
         return loss, self.distribution.entropy(params.detach()).sum()

@@ -4,72 +4,46 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
-from outplay.config import AlgorithmConfig, Fraction, Lanes, NotNegative, Positive, Schedule, at, is_true
+from outplay.config import AlgorithmConfig, Fraction, Lanes, NotNegative, Positive, is_true, with_default
 from outplay.cudagraphs import Scalar
 from outplay.fragments import Batch
-from outplay.learning import returns
-from outplay.learning.learner import (
-    Estimates,
-    Learner,
-    LearnerState,
-    Rows,
-    Segments,
-    explained_variance,
-    mean_metrics,
-)
+from outplay.learning.learner import JsonAndTensors, Segments, mean_metrics
+from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, OnPolicyState, Rows, explained_variance
 from outplay.learning.optimizers import check_norm
 from outplay.policies import Policy
 
 
-class PPOConfig(AlgorithmConfig):
+class PPOConfig(ActorCriticConfig):
     """Settings of PPO. One set of defaults, whatever the environment."""
 
-    num_envs: Lanes = Field(16, description="How many environments there are in all.")
-    train_batch_size: Positive = Field(2048, description="Steps per iteration; at least so many are collected.")
-    gamma: Fraction = Field(0.995, description="The discount of later rewards.")
-    lr: NotNegative = Field(1e-3, description="The learning rate.")
-    grad_clip: float | None = Field(
-        0.5, gt=0, description="Gradients longer than this are shortened to it (the norm over all parameters)."
-    )
+    num_envs: Lanes = with_default(AlgorithmConfig, "num_envs", 16)
+    train_batch_size: Positive = with_default(AlgorithmConfig, "train_batch_size", 2048)
+    gamma: Fraction = with_default(AlgorithmConfig, "gamma", 0.995)
+    lr: NotNegative = with_default(AlgorithmConfig, "lr", 1e-3)
+    lambda_: Fraction = with_default(ActorCriticConfig, "lambda_", 0.97)
     use_critic: bool = Field(
         True,
-        description="Learn a value and measure advantages against it; else use the returns of whole episodes "
+        description="Learn a value network as baseline; otherwise advantages are the returns of whole episodes "
         "(batch_mode is then complete_episodes).",
     )
-    use_gae: bool = Field(True, description="Estimate advantages with lambda_; else as with lambda_ = 1.")
-    lambda_: Fraction = Field(
-        0.97, alias="lambda", description="GAE's λ: 1 trusts the rewards seen, 0 the value of the next observation."
-    )
     kl_coeff: NotNegative = Field(
-        0.0, description="Weight of the KL divergence from the policy that acted; adapted so that it nears kl_target."
+        0.0, description="Initial coefficient of the KL penalty; adapted to keep the KL divergence near kl_target."
     )
     kl_target: NotNegative = Field(
-        0.01, description="Above twice this, kl_coeff grows by half; below half of it, it is halved."
+        0.01, description="Target KL divergence: kl_coeff grows by half above twice this, and is halved below half."
     )
-    sgd_minibatch_size: Positive = Field(256, description="Steps per gradient.")
-    num_sgd_iter: Positive = Field(10, description="How often each step is learned from.")
-    shuffle_sequences: bool = Field(True, description="Shuffle steps into minibatches; else take them in order.")
-    normalize_advantages: bool = Field(True, description="Shift and scale advantages to mean 0 and deviation 1.")
-    normalize_values: bool = Field(
-        True, description="Let the value network predict returns shifted and scaled to deviation 1."
-    )
-    vf_loss_coeff: NotNegative = Field(0.5, description="Weight of the value's squared error.")
+    sgd_minibatch_size: Positive = Field(256, description="Minibatch size in steps.")
+    num_sgd_iter: Positive = Field(10, description="Epochs: passes over the batch per iteration.")
+    shuffle_sequences: bool = Field(True, description="Shuffle the batch before it is cut into minibatches.")
     vf_clip_param: float | None = Field(
-        None, gt=0, description="Squared errors of the value above this (in its normalised units) do not count further."
+        None, gt=0, description="Maximum squared value error, in normalised units; larger ones have no gradient."
     )
-    entropy_coeff: NotNegative = Field(0.01, description="Weight of the policy's entropy, which keeps it exploring.")
-    entropy_coeff_schedule: Schedule | None = Field(
-        None, description="entropy_coeff as [[step, value], …], linear in between; then entropy_coeff is not used."
-    )
-    clip_param: NotNegative = Field(
-        0.2, description="An action's probability gains nothing from changing by more than this share."
-    )
+    clip_param: NotNegative = Field(0.2, description="PPO clip range ε.")
 
     @model_validator(mode="before")
     @classmethod
@@ -88,25 +62,28 @@ class PPOConfig(AlgorithmConfig):
         return self
 
 
-class PPOState(LearnerState):
+class PPOState(OnPolicyState):
     kl_coeff: Annotated[float, Field(ge=0)]
 
 
-class PPOLearner(Learner[PPOConfig]):
+class PPOLearner(OnPolicyLearner[PPOConfig]):
     State = PPOState
 
-    def __init__(self, policy: Policy, config: PPOConfig) -> None:
-        super().__init__(policy, config)
+    def __init__(self, policy: Policy, config: PPOConfig, frame_stack: int = 1) -> None:
+        super().__init__(policy, config, frame_stack)
         self.kl_coeff = config.kl_coeff
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
         config = self.config
-        estimates = self.estimates(batch, config.lambda_, config.use_gae) if config.use_critic else self._returns(batch)
+        if config.use_critic:
+            estimates = self.estimates(batch, config.lambda_, config.use_gae)
+        else:
+            estimates = self.monte_carlo(batch)
         if config.use_critic and config.normalize_values:
-            self.normalise_values(batch.rows(estimates.targets))
+            self.update_value_normaliser(batch.rows(estimates.targets))
         rows = self.rows(batch, estimates, config.normalize_advantages)
         lr = self.lr(timesteps)
-        entropy_coeff = at(config.entropy_coeff_schedule, config.entropy_coeff, timesteps)
+        entropy_coeff = config.entropy_coeff_at(timesteps)
 
         pieces, norms = [], []
         for epoch in range(config.num_sgd_iter):
@@ -132,10 +109,10 @@ class PPOLearner(Learner[PPOConfig]):
 
     def step(self, rows: Rows, lr: float, entropy_coeff: float, measure: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Learn from a minibatch: the norm of the gradient, and if they are to be measured, metrics."""
-        # Whole episodes make minibatches of ever new sizes, which are not worth a recording each.
-        if not self.records or self.config.batch_mode == "complete_episodes":
+        # Whole episodes make minibatches of ever new sizes, which are not worth a CUDA graph each.
+        if not self.captures or self.config.batch_mode == "complete_episodes":
             return self._step(rows, lr, entropy_coeff, self.kl_coeff, measure)
-        return self.recorded(self._step, rows, lr, entropy_coeff, self.kl_coeff)
+        return self.captured(self._step, rows, lr, entropy_coeff, self.kl_coeff)
 
     def _step(
         self, rows: Rows, lr: Scalar, entropy_coeff: Scalar, kl_coeff: Scalar, measure: bool = True
@@ -152,10 +129,10 @@ class PPOLearner(Learner[PPOConfig]):
         """
         config = self.config
         if config.use_critic:
-            params, values = self.model.both(rows.observations)
+            params, values = self.actor_critic.both(rows.observations)
             value_loss = self._value_loss(values, rows.targets)
         else:
-            params, value_loss = self.model.policy(rows.observations), torch.zeros((), device=self.device)
+            params, value_loss = self.actor_critic.policy(rows.observations), torch.zeros((), device=self.device)
         ratio = (self.distribution.log_prob(params, rows.actions) - rows.old_log_prob).exp()
         clipped = ratio.clamp(1 - config.clip_param, 1 + config.clip_param)
         policy_loss = -torch.minimum(ratio * rows.advantages, clipped * rows.advantages).mean()
@@ -178,19 +155,13 @@ class PPOLearner(Learner[PPOConfig]):
             return torch.nn.functional.mse_loss(values, targets)
         return ((values - targets) ** 2).clamp(max=limit).mean()
 
-    def _returns(self, batch: Batch) -> Estimates:
-        """Without a critic: the rewards to come, up to the episode's end, which is in the Batch."""
-        ended = self.ended(batch)
-        seen = returns.discounted_returns(self.rewards(batch), ended, self.config.gamma)
-        return Estimates(np.zeros_like(seen), seen, seen)
-
     def _adapt_kl_coeff(self, kl: float) -> None:
         if kl > 2 * self.config.kl_target:
             self.kl_coeff *= 1.5
         elif kl < 0.5 * self.config.kl_target:
             self.kl_coeff *= 0.5
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def state(self) -> JsonAndTensors:
         state, tensors = super().state()
         return {**state, "kl_coeff": self.kl_coeff}, tensors
 

@@ -99,7 +99,7 @@ def restore_weights(algorithm: Algorithm, saved: Checkpoint) -> None:
     try:
         algorithm.learner.check_moments(saved.state["learner"], saved.optimizer)
         algorithm.policy.set_weights(weights)
-        algorithm.learner.begin_from_weights(saved.state["learner"], saved.optimizer)
+        algorithm.learner.start_from_weights(saved.state["learner"], saved.optimizer)
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
 

@@ -15,7 +15,8 @@ _PARTS = ("numpy", "torch", "gymnasium", "ale-py", "ray", "optuna", "onnx", "ten
 
 def info() -> None:
     """Show versions, cores and GPUs."""
-    from outplay.engine.slots import count_cpus, visible_gpus
+    from outplay.cpus import count_cpus
+    from outplay.engine.slots import visible_gpus
 
     rows = {
         "outplay": __version__,

@@ -1,73 +1,117 @@
-"""Agents: RolloutWorkers that collect one Fragment after the other, none waiting for the others."""
+"""The asynchronous collector: workers collect one Fragment after another, and none waits for the others."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
-from outplay.collect.worker import WorkerSet
+import numpy as np
+
+from outplay.collect.collector import Collector
 from outplay.engine import api as engine
 from outplay.engine.base import Ref
 from outplay.fragments import Fragment
 from outplay.policies import Weights
 
+_MAX_VERSIONS = 10_000  # of the Weights, whose number of updates is remembered for the policy lag
 
-class Agents:
-    """What is under way from each worker.
 
-    >>> agents = Agents(workers)
+class AsyncCollector(Collector):
+    """Returns Fragments as they arrive. Each worker is asked for two ahead, so that it is never idle.
+
     >>> while learning:
-    ...     agents.ask(weights)  # unless the learner is too far behind
-    ...     for place in agents.ready(wait=False):
-    ...         fragments = agents.take(place)
-
-    Each worker is asked for two Fragments ahead, so that it has something to do while the learner is busy.
+    ...     if collector.is_stale(learner.updates, timesteps, max_updates=16, max_steps=256):
+    ...         weights = collector.publish(snapshot(), learner.updates, timesteps)
+    ...     fragments = collector.collect(None if learner.due > limit else weights, wait=not learner.due)
     """
 
     AHEAD = 2
 
-    def __init__(self, workers: WorkerSet) -> None:
-        self._workers = workers
-        self._calls: list[deque[Ref]] = [deque() for _ in range(workers.num_workers)]
-        self._generations = list(workers.pool.generations)  # of the workers that the calls are to
-        self._weights: tuple[int, Ref] | None = None  # by version: put once, read by all
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.newest: Weights | None = None
+        self._published_at = (0, 0)  # updates and timesteps of the newest Weights
+        self._updates: dict[int, int] = {}  # by version
+        self._lags: list[int] = []
+        self._stored: tuple[int, Ref] | None = None  # version and Ref of the Weights: put once, read by all workers
+        self._requests: list[deque[Ref]] = [deque() for _ in range(self.num_workers)]
+        self._generations = list(self.pool.generations)  # of the workers that the requests went to
 
-    def ask(self, weights: Weights) -> None:
-        """Whoever has less than two Fragments to collect gets one more, with these Weights."""
-        self._forget_the_dead()
-        for place, calls in enumerate(self._calls):
-            while len(calls) < self.AHEAD:
-                if self._weights is None or self._weights[0] != weights.version:
-                    self._weights = (weights.version, engine.put(weights))
-                calls.append(self._workers.begin(place, self._weights[1]))
+    # Versions of the Weights.
 
-    def ready(self, wait: bool) -> list[int]:
-        """The workers that have something to give now; with `wait`, at least one."""
-        first = {self._calls[place][0]: place for place in self.under_way()}
+    def is_stale(self, updates: int, timesteps: int, max_updates: int, max_steps: int) -> bool:
+        """Whether the newest Weights are so many updates or timesteps old, or there are none."""
+        if self.newest is None:
+            return True
+        return updates - self._published_at[0] >= max_updates or timesteps - self._published_at[1] >= max_steps
+
+    def publish(self, weights: Weights, updates: int, timesteps: int) -> Weights:
+        """Make these the newest Weights, taken after so many updates and timesteps."""
+        self.newest, self._published_at = weights, (updates, timesteps)
+        self._updates[weights.version] = updates
+        self._updates.pop(weights.version - _MAX_VERSIONS, None)
+        return weights
+
+    def record_lag(self, fragments: Sequence[Fragment], updates: int) -> None:
+        """Note the policy lag of Fragments: updates made since the Weights that acted were taken."""
+        self._lags += [updates - self._updates.get(fragment.version, 0) for fragment in fragments]
+
+    def lag_metrics(self) -> dict[str, float]:
+        """Mean and maximum policy lag since the last call."""
+        lags, self._lags = self._lags, []
+        return {"policy_lag": float(np.mean(lags)), "policy_lag_max": float(max(lags))} if lags else {}
+
+    # Requests.
+
+    def collect(self, weights: Weights | None, wait: bool = True) -> list[Fragment]:
+        if weights is not None:
+            self._request(weights)
+        return [fragment for worker in self._ready(wait) for fragment in self._receive(worker)]
+
+    def drain(self) -> list[Fragment]:
+        fragments: list[Fragment] = []
+        while workers := self._busy():
+            for worker in workers:
+                fragments += self._receive(worker)
+        return fragments
+
+    def _request(self, weights: Weights) -> None:
+        self._discard_dead()
+        for worker, requests in enumerate(self._requests):
+            while len(requests) < self.AHEAD:
+                if self._stored is None or self._stored[0] != weights.version:
+                    self._stored = (weights.version, engine.put(weights))
+                requests.append(self.pool.begin(worker, "collect", self._stored[1], self.task))
+
+    def _ready(self, wait: bool) -> list[int]:
+        """Workers whose next Fragments have arrived; with `wait`, at least one."""
+        first = {self._requests[worker][0]: worker for worker in self._busy()}
         if not first:
             return []
         ready, _ = engine.wait(list(first), num_returns=1, timeout=None if wait else 0)
         if ready:  # perhaps more than the one that was waited for
             ready, _ = engine.wait(list(first), num_returns=len(first), timeout=0)
-        return [first[call] for call in ready]
+        return [first[request] for request in ready]
 
-    def take(self, place: int) -> list[Fragment]:
-        """What this worker has given. If it died instead, it is replaced."""
-        result = self._workers.pool.end(place, self._calls[place].popleft())
-        self._forget_the_dead()
+    def _receive(self, worker: int) -> list[Fragment]:
+        """The next Fragments of a worker. If it died, it is replaced, and there are none."""
+        result = self.pool.end(worker, self._requests[worker].popleft())
+        self._discard_dead()
         if result is None:
             return []
         fragments: list[Fragment] = result[0]
-        self._workers.advance(fragments)
+        self._accept(fragments)
         return fragments
 
-    def under_way(self) -> list[int]:
-        """The workers that were asked and have not given yet."""
-        self._forget_the_dead()
-        return [place for place, calls in enumerate(self._calls) if calls]
+    def _busy(self) -> list[int]:
+        """The workers with requests under way."""
+        self._discard_dead()
+        return [worker for worker, requests in enumerate(self._requests) if requests]
 
-    def _forget_the_dead(self) -> None:
-        """Who replaces a worker begins where the last Fragments that were taken end; what came after them is void."""
-        for place, generation in enumerate(self._workers.pool.generations):
-            if generation != self._generations[place]:
-                self._generations[place] = generation
-                self._calls[place].clear()
+    def _discard_dead(self) -> None:
+        """A replacement starts after the last accepted Fragment: pending requests to its predecessor are discarded."""
+        for worker, generation in enumerate(self.pool.generations):
+            if generation != self._generations[worker]:
+                self._generations[worker] = generation
+                self._requests[worker].clear()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from outplay.collect.worker import EpisodeResults, RolloutSpec, WorkerPool
+from outplay.collect.episodes import EpisodeLimits, EpisodeResults
+from outplay.collect.pool import WorkerPool
+from outplay.collect.worker import RolloutSpec
 from outplay.metrics import episode_figures
 from outplay.policies import Weights
 
@@ -41,12 +43,13 @@ class Evaluator:
         results: list[EpisodeResults] = []
         if unit == "episodes":
             sizes = [min(_SIDE_BY_SIDE, duration - begun) for begun in range(0, duration, _SIDE_BY_SIDE)]
-            jobs = [(weights, (number, i), size, None, explore, task, longest) for i, size in enumerate(sizes)]
+            limits = EpisodeLimits(episode_steps=longest)
+            jobs = [(weights, (number, i), size, explore, limits, task) for i, size in enumerate(sizes)]
             results = self._pool.call_each("play", jobs)
         else:
             while (left := duration - sum(result.steps for result in results)) > 0:
-                job = (weights, (number, len(results)), 1, left, explore, task, longest)
-                results += self._pool.call_each("play", [job])
+                limits = EpisodeLimits(total_steps=left, episode_steps=longest)
+                results += self._pool.call_each("play", [(weights, (number, len(results)), 1, explore, limits, task)])
         whole = [result for result in results if result.finished]
         returns = [value for result in whole for value in result.returns]
         lengths = [length for result in whole for length in result.lengths]

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from outplay.cpus import count_cpus
 from outplay.engine import serialize
 from outplay.engine.base import (
     Attempt,
@@ -30,7 +31,7 @@ from outplay.engine.base import (
 from outplay.engine.definitions import ReusableValues, reusable_values
 from outplay.engine.endings import close, left
 from outplay.engine.options import Options, Reservation
-from outplay.engine.slots import Lease, Slots, count_cpus, this_node, visible_gpus
+from outplay.engine.slots import Lease, Slots, this_node, visible_gpus
 from outplay.errors import (
     ActorDiedError,
     EngineError,

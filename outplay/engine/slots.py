@@ -189,13 +189,6 @@ def thread_caps(count: int) -> dict[str, str]:
     return {name: str(count) for name in _THREAD_VARIABLES}
 
 
-def count_cpus() -> int:
-    """The cores this process may use, which a container or `taskset` may have limited."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def visible_gpus() -> list[str]:
     """The GPUs this process may use, as CUDA_VISIBLE_DEVICES would name them; nothing is imported to find out."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")

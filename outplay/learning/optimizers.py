@@ -1,13 +1,14 @@
-"""Optimizers over one flat vector of parameters.
+"""Optimizers over flat parameter vectors, with named parameter groups.
 
-A policy's parameters are views of one vector, so a whole update is five operations however many layers there are; and
-torch.optim, which takes more than a second to load its compiler, is not needed.
+A network's parameters are views of one vector (see `policies.flatten`), so an update is a handful of operations for any
+number of layers. torch.optim is not used: it takes more than a second to load its compiler.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,88 +17,154 @@ from outplay.config import OptimizerConfig
 from outplay.errors import RunError
 
 
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that are optimised with the same settings: "actor", "critic", "temperature" …
+
+    `flat` is the vector that the parameters are views of, in their order; it may continue after them.
+    """
+
+    name: str
+    parameters: Sequence[Tensor]
+    flat: Tensor
+    settings: OptimizerConfig
+    lr_scale: float = 1.0  # a factor on the learning rate
+
+    @property
+    def size(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters)
+
+    def split(self, name: str, parameters: Collection[Tensor], lr_scale: float) -> tuple[ParameterGroup, ...]:
+        """This group without its last parameters, which become the group `name`.
+
+        >>> actor, critic = group.split("critic", value_parameters, lr_scale=3.0)
+        """
+        chosen = {id(parameter) for parameter in parameters}
+        first = next(i for i, parameter in enumerate(self.parameters) if id(parameter) in chosen)
+        if {id(parameter) for parameter in self.parameters[first:]} != chosen:
+            raise ValueError(f"the parameters of group {name!r} must be the last ones of group {self.name!r}")
+        before = ParameterGroup(self.name, self.parameters[:first], self.flat, self.settings, self.lr_scale)
+        rest = self.flat[before.size :]
+        return before, ParameterGroup(name, self.parameters[first:], rest, self.settings, lr_scale)
+
+
 class Optimizer:
     """Adam (Kingma & Ba 2015), RMSProp or SGD with momentum, as in torch.optim.
 
-    >>> optimizer = Optimizer(policy.parameters, flat, OptimizerConfig())
-    >>> loss = ...
+    >>> optimizer = Optimizer([ParameterGroup("policy", policy.parameters, policy.flat, OptimizerConfig())])
     >>> norm = optimizer.step(loss, lr=3e-4, grad_clip=0.5)
+
+    With several groups, one loss may train all of them, or some:
+
+    >>> norm = optimizer.step(actor_loss, lr=3e-4, only=["actor"])
     """
 
-    def __init__(
-        self, parameters: list[Tensor], flat: Tensor, config: OptimizerConfig, lr_scales: Sequence[float] | None = None
-    ) -> None:
-        """`lr_scales`: a factor on the learning rate for each parameter tensor; 1 unless given."""
-        self.parameters = parameters
-        self.flat = flat[: sum(p.numel() for p in parameters)]
-        self.config = config
-        self.lr_scale: Tensor | None = None
-        if lr_scales is not None:
-            sizes = torch.tensor([p.numel() for p in parameters])
-            self.lr_scale = torch.tensor(lr_scales).repeat_interleave(sizes).to(flat)
-        self.first = torch.zeros_like(self.flat)
-        self.second = torch.zeros_like(self.flat)
-        self.steps = torch.zeros((), dtype=torch.float64, device=flat.device)
+    def __init__(self, groups: Sequence[ParameterGroup]) -> None:
+        self.groups = {group.name: group for group in groups}
+        sizes = [group.size for group in groups]
+        device = groups[0].flat.device
+        # One vector each for all groups, in their order: this is also the layout in checkpoints.
+        self.first_moment = torch.zeros(sum(sizes), device=device)
+        self.second_moment = torch.zeros(sum(sizes), device=device)
+        self.steps = torch.zeros(len(groups), dtype=torch.float64, device=device)
+        first, second = torch.split(self.first_moment, sizes), torch.split(self.second_moment, sizes)
+        self._slots = {
+            group.name: _Slot(group.flat[:size], first[i], second[i], self.steps[i])
+            for i, (group, size) in enumerate(zip(groups, sizes, strict=True))
+        }
 
-    def step(self, loss: Tensor, lr: float | Tensor, grad_clip: float | None = None) -> Tensor:
-        """Go one step down the loss's gradient; the gradient's norm before it was clipped."""
-        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-        return self.apply(gradients, lr, grad_clip)
+    def step(
+        self, loss: Tensor, lr: float | Tensor, grad_clip: float | None = None, only: Sequence[str] | None = None
+    ) -> Tensor:
+        """One gradient step on the loss. Returns the norm of the gradient before clipping."""
+        groups = self._chosen(only)
+        parameters = [parameter for group in groups for parameter in group.parameters]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        return self.apply(gradients, lr, grad_clip, only)
 
     @torch.no_grad()
-    def apply(self, gradients: Sequence[Tensor], lr: float | Tensor, grad_clip: float | None = None) -> Tensor:
+    def apply(
+        self,
+        gradients: Sequence[Tensor],
+        lr: float | Tensor,
+        grad_clip: float | None = None,
+        only: Sequence[str] | None = None,
+    ) -> Tensor:
+        """One step with given gradients, in the order of the groups' parameters."""
+        groups = self._chosen(only)
         gradient = torch.cat([_flat(g) for g in gradients])
         norm: Tensor = gradient.norm()
-        if (
-            not gradient.is_cuda
-        ):  # on a GPU this may be recorded, and nothing is looked at; who recorded it does so later
+        # A CUDA graph cannot read values: there, the caller checks the norm later.
+        if not gradient.is_cuda:
             check_norm(float(norm), float(lr))
         if grad_clip is not None:
             gradient *= (grad_clip / norm).clamp(max=1.0)
-        self.steps += 1
-        update = self._update(gradient, lr)
-        self.flat.sub_(update if self.lr_scale is None else update.mul_(self.lr_scale))
+        for group, part in zip(groups, torch.split(gradient, [group.size for group in groups]), strict=True):
+            slot = self._slots[group.name]
+            slot.steps.add_(1)
+            update = _update(group.settings, slot, part, lr)
+            slot.flat.sub_(update if group.lr_scale == 1 else update.mul_(group.lr_scale))
         return norm
 
-    def _update(self, gradient: Tensor, lr: float | Tensor) -> Tensor:
-        """What is subtracted from the parameters, in a vector of its own."""
-        match self.config.type:
-            case "adam":
-                beta1, beta2 = self.config.betas
-                self.first.lerp_(gradient, 1 - beta1)
-                self.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                scale = self.second.sqrt().div_((1 - beta2**self.steps).sqrt()).add_(self.config.eps)
-                return torch.div(self.first, scale, out=scale).mul_(lr / (1 - beta1**self.steps))
-            case "rmsprop":
-                self.second.mul_(self.config.decay).addcmul_(gradient, gradient, value=1 - self.config.decay)
-                return gradient.div_(self.second.sqrt().add_(self.config.eps)).mul_(lr)
-            case "sgd":
-                self.first.mul_(self.config.momentum).add_(gradient)
-                return self.first * lr
+    def _chosen(self, only: Sequence[str] | None) -> list[ParameterGroup]:
+        return list(self.groups.values()) if only is None else [self.groups[name] for name in only]
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that a step changes."""
-        return [self.flat, self.first, self.second, self.steps]
+        """Everything that a step changes."""
+        return [*(slot.flat for slot in self._slots.values()), self.first_moment, self.second_moment, self.steps]
 
     def state(self) -> dict[str, Tensor]:
-        return {"first": self.first, "second": self.second, "steps": self.steps.long()}
+        steps = self.steps.long()
+        return {
+            "first": self.first_moment,
+            "second": self.second_moment,
+            "steps": steps[0] if len(steps) == 1 else steps,
+        }
 
     def load(self, state: dict[str, Tensor]) -> None:
-        for name, own in (("first", self.first), ("second", self.second), ("steps", self.steps)):
+        for name, own in (("first", self.first_moment), ("second", self.second_moment)):
             if state[name].shape != own.shape:
                 raise ValueError(
                     f"the optimizer's {name!r} has shape {tuple(state[name].shape)}, not {tuple(own.shape)}"
                 )
-        self.first.copy_(state["first"])
-        self.second.copy_(state["second"])
-        self.steps.copy_(state["steps"])
+        self.first_moment.copy_(state["first"])
+        self.second_moment.copy_(state["second"])
+        self.steps.copy_(state["steps"])  # a checkpoint of version 0.2 has one number for all groups
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """One group's parameters and the optimizer's state for them: views of longer vectors."""
+
+    flat: Tensor
+    first: Tensor
+    second: Tensor
+    steps: Tensor
+
+
+def _update(settings: OptimizerConfig, slot: _Slot, gradient: Tensor, lr: float | Tensor) -> Tensor:
+    """What is subtracted from the parameters. Overwrites `gradient` with RMSProp."""
+    match settings.type:
+        case "adam":
+            beta1, beta2 = settings.betas
+            slot.first.lerp_(gradient, 1 - beta1)
+            slot.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            scale = slot.second.sqrt().div_((1 - beta2**slot.steps).sqrt()).add_(settings.eps)
+            return torch.div(slot.first, scale, out=scale).mul_(lr / (1 - beta1**slot.steps))
+        case "rmsprop":
+            slot.second.mul_(settings.decay).addcmul_(gradient, gradient, value=1 - settings.decay)
+            return gradient.div_(slot.second.sqrt().add_(settings.eps)).mul_(lr)
+        case "sgd":
+            slot.first.mul_(settings.momentum).add_(gradient)
+            return slot.first * lr
 
 
 def check_norm(norm: float, lr: float) -> None:
+    """Raise RunError if a gradient norm is not finite."""
     if not math.isfinite(norm):
         raise RunError(
-            f"learning has run away: the gradient is {norm} (lr {lr:g}); lower lr, set grad_clip, or reward_scale"
+            f"training diverged: the gradient norm is {norm} (lr {lr:g}); lower lr, set grad_clip, or reward_scale"
         )
 
 

@@ -6,12 +6,10 @@ value after them counts for: γ^m after m steps, and 0 where the episode termina
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from outplay.cudagraphs import Minibatch
+from outplay.learning.offpolicy import TransitionBatch
 from outplay.policies import QNetwork
 
 
@@ -71,32 +69,20 @@ def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Te
     return (weights * huber / kappa).mean(-1).sum(-1)
 
 
-@dataclass
-class Drawn(Minibatch):
-    """Transitions as tensors, where they are learned from."""
-
-    observations: tuple[Tensor, ...]
-    actions: Tensor
-    rewards: Tensor
-    next_observations: tuple[Tensor, ...]
-    discounts: Tensor
-    weights: Tensor
-
-
-def losses(network: QNetwork, target: QNetwork, drawn: Drawn, double: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss, how wrong the network was, value of the action that was taken) of each transition, (B,) each."""
-    following = drawn.next_observations
-    outputs = network(drawn.observations)
-    taken = chosen(outputs, drawn.actions)
+def losses(network: QNetwork, target: QNetwork, batch: TransitionBatch, double: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(loss, TD error, Q-value of the action taken) of each transition, (B,) each."""
+    following = batch.next_observations
+    outputs = network(batch.observations)
+    taken = chosen(outputs, batch.actions)
     with torch.no_grad():
-        values = chosen(network.expected(outputs), drawn.actions)
+        values = chosen(network.expected(outputs), batch.actions)
         after = target(following)
         best = network.values(following) if double else target.expected(after)
         next_taken = chosen(after, best.argmax(-1))
         if network.kind == "c51":
-            goal = projected(network.atoms, next_taken.softmax(-1), drawn.rewards, drawn.discounts)
+            goal = projected(network.atoms, next_taken.softmax(-1), batch.rewards, batch.discounts)
         else:
-            goal = target_values(drawn.rewards[:, None], drawn.discounts[:, None], next_taken)
+            goal = target_values(batch.rewards[:, None], batch.discounts[:, None], next_taken)
     if network.kind is None:
         each = torch.nn.functional.smooth_l1_loss(taken, goal, reduction="none").squeeze(-1)
         return each, (goal - taken.detach()).squeeze(-1), values

@@ -62,9 +62,7 @@ def _check_cover(segments: list[Segment], group: int, kept: int, added: int) -> 
         raise ValueError(f"replay: the segments of EnvGroup {group} do not hold its steps from {kept} to {added}")
 
 
-def check_segment(
-    spec: ReplaySpec, lanes: int, num_actions: int, name: str, arrays: Mapping[str, Array], before: Array | None
-) -> Array:
+def check_segment(spec: ReplaySpec, lanes: int, name: str, arrays: Mapping[str, Array], before: Array | None) -> Array:
     """Raise ValueError unless this is a segment of an EnvGroup with so many lanes.
 
     `before` is where the episodes of the last step of the segment before began, (E,); returned is that of this one.
@@ -74,11 +72,14 @@ def check_segment(
     shape = (steps, lanes)
     for i, leaf in enumerate(spec.leaves):
         check_array(arrays, f"observations.{i}", (*shape, *leaf.shape[is_stacked(leaf, spec.stack) :]), leaf.dtype)
+    check_array(arrays, "actions", (*shape, *spec.action_shape), np.dtype("f4" if spec.action_shape else "i8"))
     for column, dtype in _DTYPES.items():
         check_array(arrays, column, shape, np.dtype(dtype))
     actions, began = arrays["actions"], arrays["began"]
-    if not ((actions >= 0) & (actions < num_actions)).all():
-        raise ValueError(f"replay/{name}: an action is not one of {num_actions}")
+    if spec.num_actions is not None and not ((actions >= 0) & (actions < spec.num_actions)).all():
+        raise ValueError(f"replay/{name}: an action is not one of {spec.num_actions}")
+    if not np.isfinite(actions).all():
+        raise ValueError(f"replay/{name}: an action is not finite")
     times = np.arange(segment.begin, segment.end)[:, None]
     earlier = began[:1] if before is None else before[None]
     starts = began == times
@@ -91,7 +92,7 @@ def check_segment(
     return last
 
 
-_DTYPES = {"actions": np.int64, "rewards": np.float32, "terminated": bool, "truncated": bool, "began": np.int64}
+_DTYPES = {"rewards": np.float32, "terminated": bool, "truncated": bool, "began": np.int64}
 
 
 def _check_kept(spec: ReplaySpec, name: str, arrays: Mapping[str, Array], kind: str, needed: Array) -> None:

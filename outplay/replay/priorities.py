@@ -174,7 +174,9 @@ class ReplaySpec:
     gamma: float = 0.99
     stack: int = 1
     alpha: float | None = None  # of priorities; None: there are none
+    action_shape: tuple[int, ...] = ()
+    num_actions: int | None = None  # of a Discrete space
 
     def make(self, groups: Mapping[int, int]) -> Replay:
-        arguments = (self.leaves, groups, self.capacity, self.n_step, self.gamma, self.stack)
+        arguments = (self.leaves, groups, self.capacity, self.n_step, self.gamma, self.stack, self.action_shape)
         return Replay(*arguments) if self.alpha is None else PrioritizedReplay(*arguments, alpha=self.alpha)

@@ -109,6 +109,7 @@ class Replay:
         n_step: int = 1,
         gamma: float = 0.99,
         stack: int = 1,
+        action_shape: tuple[int, ...] = (),
     ) -> None:
         self.leaves = leaves
         self.lanes = sum(groups.values())
@@ -129,7 +130,8 @@ class Replay:
             np.zeros((*shape, *leaf.shape[stacked:]), leaf.dtype)
             for leaf, stacked in zip(leaves, self._stacked, strict=True)
         )
-        self.actions = np.zeros(shape, np.int64)
+        # One of n actions is an integer; several numbers are floats, as the policy returns them.
+        self.actions = np.zeros((*shape, *action_shape), np.float32 if action_shape else np.int64)
         self.rewards = np.zeros(shape, np.float32)
         self.terminated = np.zeros(shape, bool)
         self.truncated = np.zeros(shape, bool)
@@ -289,7 +291,7 @@ class Replay:
                 leaf[row] = value
         return Transitions(
             observations,
-            self.actions.take(rows),
+            self.actions.reshape(-1, *self.actions.shape[2:])[rows],
             rewards,
             following,
             (discount * ~terminated).astype(np.float32, copy=False),

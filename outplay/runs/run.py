@@ -91,7 +91,7 @@ class Run:
         """A run as it was at its newest checkpoint that can be read; `change` may alter its settings."""
         _refuse_if_running(folder)
         experiment = experiment_of(folder, change, env, trust)
-        algorithm = make_algorithm(experiment.model_copy(update={"env": env or experiment.env}), folders)
+        algorithm = make_algorithm(experiment.model_copy(update={"env": env or experiment.env}), folders, resuming=True)
         run = cls(experiment, algorithm, folder)
         try:
             run._restore()
@@ -339,7 +339,7 @@ class Run:
         if not force and now - self._beaten < _HEARTBEAT:
             return
         self._beaten = now
-        workers = self.algorithm._workers
+        workers = self.algorithm._collector
         status = {
             "state": state,
             "pid": os.getpid(),
@@ -364,10 +364,12 @@ class Run:
             overwrite_file(path, text)  # a full disk has no room for a new file
 
 
-def make_algorithm(experiment: Experiment, folders: Iterable[Path] = ()) -> Algorithm:
+def make_algorithm(experiment: Experiment, folders: Iterable[Path] = (), resuming: bool = False) -> Algorithm:
     """The algorithm of an experiment, its stop conditions checked against its settings."""
     folders = [*folders, *map(Path, experiment.import_from)]
-    algorithm = find_algorithm(experiment.run)(env=experiment.env, config=experiment.config, folders=folders)
+    algorithm = find_algorithm(experiment.run)(
+        env=experiment.env, config=experiment.config, folders=folders, resuming=resuming
+    )
     if any(name.startswith("evaluation/") for name in experiment.stop) and not algorithm.config.evaluation_interval:
         algorithm.stop()
         raise ConfigError("stop: a condition on evaluation/… needs evaluation_interval, or it is never reached")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from outplay import A2C
-from outplay.learning.learner import Estimates, Rows
+from outplay.learning.onpolicy import Estimates, Rows
 from tests import probes
 
 
@@ -24,7 +24,7 @@ def test_advantages_are_measured_in_deviations_of_the_returns(
     """With a deviation of 4, advantages count a quarter; those that are standardized already count in full."""
     with made(normalize_advantages=standardized, normalize_values=False) as trainer:
         learner = trainer.learner
-        learner.model.value_scale.fill_(4.0)
+        learner.actor_critic.value_scale.fill_(4.0)
         seen: list[Rows] = []
         rows_of = learner.rows
 
@@ -45,9 +45,10 @@ def test_the_critic_learns_at_its_own_rate() -> None:
     for scale in (1.0, 3.0):
         optimizer = {"type": "sgd"}
         with made(critic_lr_scale=scale, optimizer=optimizer, grad_clip=None, normalize_values=False) as trainer:
-            before = {name: p.detach().clone() for name, p in trainer.learner.model.named_parameters()}
+            network = trainer.policy.network
+            before = {name: p.detach().clone() for name, p in network.named_parameters()}
             trainer.train()
-            moved[scale] = {name: p.detach() - before[name] for name, p in trainer.learner.model.named_parameters()}
+            moved[scale] = {name: p.detach() - before[name] for name, p in network.named_parameters()}
     for name, step in moved[1.0].items():
         factor = 3.0 if name.startswith("value_") else 1.0
         assert torch.allclose(moved[3.0][name], factor * step, atol=1e-7), name
@@ -56,7 +57,7 @@ def test_the_critic_learns_at_its_own_rate() -> None:
 
 def test_shared_layers_learn_at_one_rate() -> None:
     with made(model={"vf_share_layers": True}) as trainer:
-        assert trainer.learner.optimizer.lr_scale is None
+        assert [group.lr_scale for group in trainer.learner.optimizer.groups.values()] == [1.0]
         assert np.isfinite(trainer.train()["learner"]["total_loss"])
 
 

@@ -12,6 +12,7 @@ import torch
 
 import outplay
 from outplay import PPO, ConfigError, pretty_print
+from outplay.algorithms import iteration
 from tests import probes
 
 CONFIG = {"num_envs": 4, "num_workers": 0, "train_batch_size": 40}
@@ -115,7 +116,7 @@ def test_without_an_environment() -> None:
 def test_explore_false_trains_on_the_likeliest_actions() -> None:
     def actions(explore: bool) -> Any:
         with PPO(env=probes.Match, config={**CONFIG, "explore": explore}) as trainer:
-            fragments = trainer._collect()
+            fragments = iteration.collect(trainer)
             return np.concatenate([f.actions.ravel() for f in fragments]), fragments[0].extras["dist"]
 
     greedy, params = actions(False)

@@ -160,7 +160,7 @@ def test_what_fails_while_learning_leaves_the_last_whole_iteration() -> None:
         trainer.train()
         trainer.train()
         before = everything(trainer)
-        with pytest.raises(RunError, match="run away"):
+        with pytest.raises(RunError, match="diverged"):
             [trainer.train() for _ in range(3)]
         assert trainer.iteration >= 2
         assert trainer.policy.flat.isfinite().all()

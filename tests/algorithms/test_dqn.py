@@ -78,7 +78,7 @@ def known(values: tuple[float, float], target: tuple[float, float], **config: An
     with trainer(probes.OneStep, dueling=False, **config) as ours:
         learner = learner_of(ours)
         with torch.no_grad():
-            for network, said in ((learner.q_network, values), (learner.target, target)):
+            for network, said in ((learner.q_network, values), (learner.target.network, target)):
                 network.advantage_head.weight.zero_()
                 network.advantage_head.bias.copy_(torch.tensor(said))
         return learner
@@ -100,8 +100,8 @@ def one(action: int, reward: float, discount: float) -> Transitions:
 )
 def test_the_loss_by_hand(double_q: bool, discount: float, target: float) -> None:
     learner = known((0.1, 2.0), (5.0, 3.0), double_q=double_q)
-    drawn = learner.here(one(0, 1.0, discount))
-    loss, wrong, value = losses(learner.q_network, learner.target, drawn, double_q)
+    drawn = learner.to_device(one(0, 1.0, discount))
+    loss, wrong, value = losses(learner.q_network, learner.target.network, drawn, double_q)
     assert float(value) == pytest.approx(0.1)
     error = abs(target - 0.1)
     assert float(wrong) == pytest.approx(target - 0.1)
@@ -191,12 +191,15 @@ def test_only_discrete_actions() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"batch_mode": "complete_episodes"}, "DQN learns from steps"),
+        ({"batch_mode": "complete_episodes"}, "DQN learns from single steps"),
         ({"v_min": 3.0, "v_max": 1.0}, r"v_min \(3\) must be less than v_max \(1\)"),
-        ({"replay_shards": 3}, "replay_shards is 3, but there are 1 EnvGroups"),
-        ({"buffer_size": 20, "learning_starts": 20}, "buffer_size is 20, which an iteration fills; at least 24"),
+        ({"replay_shards": 3, "num_env_groups": 1}, "replay_shards is 3, but there are only 1 EnvGroups"),
+        (
+            {"buffer_size": 20, "learning_starts": 20},
+            "buffer_size is 20, .* set it to at least 24",
+        ),
         ({"learning_starts": 3000}, "learning_starts is more than buffer_size"),
-        ({"async": True, "num_workers": 0}, "needs num_workers of at least 1"),
+        ({"async": True, "num_workers": 0}, "num_workers must be at least 1"),
         ({"exploration_config": {"type": "Gaussian"}}, "exploration_config.type must be EpsilonGreedy"),
         ({"distributional": "c50"}, "distributional must be c51 or qr or null, not 'c50'"),
     ],
@@ -228,8 +231,8 @@ def test_noise_explores_and_evaluations_have_none() -> None:
 
 def test_atari_keeps_each_frame_once(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {
-        "num_envs": 2, "train_batch_size": 80, "learning_starts": 100, "buffer_size": 600, "frame_stack": 3,
-        "max_episode_steps": 50, "training_intensity": 0.05, "model": {"fcnet_hiddens": [8]},
+        "num_envs": 2, "num_env_groups": 1, "train_batch_size": 80, "learning_starts": 100, "buffer_size": 600,
+        "frame_stack": 3, "max_episode_steps": 50, "training_intensity": 0.05, "model": {"fcnet_hiddens": [8]},
     }  # fmt: skip
     with DQN(env="ALE/Pong-v5", config={**SMALL, **config}) as ours:
         seen, batches, update = [], [], ours.learner.update
@@ -266,7 +269,7 @@ def test_each_update_draws_by_its_own_number(shards: int, monkeypatch: pytest.Mo
         drawn.extend(keys if purpose == "replay" else ())
         return stream(seed, purpose, *keys)
 
-    monkeypatch.setattr("outplay.algorithms.dqn.stream", recorded)
+    monkeypatch.setattr("outplay.learning.offpolicy.stream", recorded)
     with trainer(probes.Match, num_env_groups=2, replay_shards=shards) as ours:
         train(ours, 6)
         assert drawn == list(range(learner_of(ours).updates))
@@ -281,7 +284,7 @@ def trained(iterations: int, **config: Any) -> bytes:
         for _ in range(iterations):
             ours.train()
         learner = learner_of(ours)
-        return ours.policy.flat.numpy().tobytes() + learner.target_flat.numpy().tobytes()
+        return ours.policy.flat.numpy().tobytes() + learner.target.flat.numpy().tobytes()
 
 
 PROMISED = {
@@ -320,13 +323,13 @@ def test_resuming_is_exact_with_its_replay(switch: str, tmp_path: Path) -> None:
         learner = learner_of(first)
         for _ in range(6):
             first.train()
-        whole = (first.policy.flat.numpy().tobytes(), learner.target_flat.numpy().tobytes(), learner.replay.state()[0])
+        whole = (first.policy.flat.numpy().tobytes(), learner.target.flat.numpy().tobytes(), learner.replay.state()[0])
     with trainer(probes.Walk, **config) as second:
         second.restore(path)
         for _ in range(6):
             second.train()
         learner = learner_of(second)
-        mine = (second.policy.flat.numpy().tobytes(), learner.target_flat.numpy().tobytes(), learner.replay.state()[0])
+        mine = (second.policy.flat.numpy().tobytes(), learner.target.flat.numpy().tobytes(), learner.replay.state()[0])
         assert mine == whole
 
 
@@ -470,9 +473,10 @@ def test_both_networks_see_observations_normalised_alike() -> None:
         before = ours.policy.q_network.observation_mean_0.clone()
         ours.train()  # learns with the normaliser as it was, and then moves it
         learner = learner_of(ours)
-        assert learner.target.observation_mean_0.equal(before)
+        assert learner.target.network.observation_mean_0.equal(before)
         assert not ours.policy.q_network.observation_mean_0.equal(before)
-        assert not learner.target_flat[: learner._num_parameters].equal(ours.policy.flat[: learner._num_parameters])
+        end = learner.target._num_parameters
+        assert not learner.target.flat[:end].equal(ours.policy.flat[:end])
 
 
 def test_a_new_run_from_old_weights_has_their_target_and_its_own_epsilon(tmp_path: Path) -> None:
@@ -482,8 +486,8 @@ def test_a_new_run_from_old_weights_has_their_target_and_its_own_epsilon(tmp_pat
     with trainer(probes.Match) as second:
         second.load_weights(path)
         learner = learner_of(second)
-        end = learner._num_parameters
-        assert learner.target_flat[:end].equal(first.policy.flat[:end])
+        end = learner.target._num_parameters
+        assert learner.target.flat[:end].equal(first.policy.flat[:end])
         assert float(learner.q_network.epsilon) < 1.0  # theirs, as long as it only plays
         before = learner.timesteps
         assert second.train()["learner"]["updates"] == before == 0
@@ -553,7 +557,7 @@ def test_settings_with_two_names_can_be_overridden(tmp_path: Path) -> None:
     assert validated(DQNConfig, {**config, "async": False}, "here").async_ is False
     assert validated(DQNConfig, {"async": True, "async_": False}, "here").prioritized_replay is False
     assert validated(DQNConfig, {"async": 1}, "here").exploration_config.epsilon_spread == 7
-    assert validated(DQNConfig, {"async": True, "num_envs": 5}, "here").num_env_groups == 5
+    assert validated(DQNConfig, {"async": True, "num_envs": 5}, "here").num_groups == 5
     assert validated(PPOConfig, {"lambda_": 0.5, "lambda": 0.9}, "here").lambda_ == 0.9
 
 
@@ -608,8 +612,8 @@ def test_epsilon_reaches_the_agents_before_learning_starts() -> None:
             ours.train()  # what was asked for before has been given by then
         ours.evaluate()
         assert not ours.learner.updates
-        epsilons = ours.workers.pool.call_all("apply", lambda worker: worker.policy.q_network.epsilon.item())
-        assert epsilons == [0.0, 0.0]
+        policies = ours.workers.pool.call_all("get_policy")
+        assert [policy.q_network.epsilon.item() for policy in policies] == [0.0, 0.0]
 
 
 @pytest.mark.usefixtures("process_engine")
@@ -622,7 +626,7 @@ def test_a_failure_on_the_way_to_rest_is_told_and_leaves_nothing(tmp_path: Path)
         (tmp_path / "go").touch()
         with pytest.raises(EnvError, match="the gripper is stuck"):
             ours.save(tmp_path / "first")
-        assert ours._workers is None
+        assert ours._collector is None
         assert not (tmp_path / "first").exists()
         ours.save(tmp_path / "second")  # what was taken is whole
         assert ours.timesteps == sum(state.fragments for state in ours._states or []) * 16

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from outplay import PG
+from outplay.algorithms import iteration
 from outplay.algorithms.pg import PGLearner
 from outplay.fragments import join
 from outplay.runs.experiments import load_recipe
@@ -66,7 +67,7 @@ def test_the_gradient_is_that_of_a_plain_loop_over_each_game() -> None:
     with trainer(train_batch_episodes=2, seed=5) as ours:
         assert isinstance(ours.learner, PGLearner)
         weights = ours.policy.get_weights()
-        fragments = ours._collect()
+        fragments = iteration.collect(ours)
         (g1, g2), _ = ours.learner.gradients(join(fragments))
     w1, w2 = weights["hidden.0.weight"].T.astype(float), weights["policy_head.weight"][0].astype(float)
     assert w1.shape == (200, 6400)
@@ -83,7 +84,7 @@ def test_an_update_is_rmsprop_with_the_gradients_added_up() -> None:
     with trainer(train_batch_episodes=2, num_env_groups=1) as ours:
         assert isinstance(ours.learner, PGLearner)
         before = ours.policy.get_weights()["policy_head.weight"]
-        batch = join(ours._collect())
+        batch = join(iteration.collect(ours))
         (_, gradient), _ = ours.learner.gradients(batch)
         ours.learner.update(batch, 0, 0)
         after = ours.policy.get_weights()["policy_head.weight"]

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from outplay import PPO
+from outplay.algorithms import iteration
 from outplay.config import at
 from outplay.fragments import join
-from outplay.learning.learner import Estimates, Rows
+from outplay.learning.onpolicy import Estimates, Rows
 from tests import probes
 
 
@@ -63,7 +64,7 @@ def test_clip_param(advantage: float, ratio: float, clip_param: float, expected:
 def test_beyond_the_clip_nothing_is_learned() -> None:
     ppo = learner(vf_loss_coeff=0.0)
     value, _ = ppo.loss(rows(1.0, 2.0), 0.0, 0.0)
-    gradients = torch.autograd.grad(value, ppo.optimizer.parameters, allow_unused=True, materialize_grads=True)
+    gradients = torch.autograd.grad(value, ppo.policy.parameters, allow_unused=True, materialize_grads=True)
     assert all(not g.any() for g in gradients)
 
 
@@ -169,13 +170,13 @@ def test_grad_clip_bounds_the_step() -> None:
 def test_use_critic_use_gae_and_lambda() -> None:
     """On one batch: without a critic advantages are returns; without GAE they are as with λ = 1."""
     with PPO(env=probes.Walk, config={"num_workers": 0, "num_envs": 4, "train_batch_size": 40}) as trainer:
-        batch = join(trainer._collect())
+        batch = join(iteration.collect(trainer))
         critic = trainer.learner
     assert np.array_equal(
         critic.estimates(batch, 0.5, use_gae=False).advantages, critic.estimates(batch, 1.0).advantages
     )
     assert not np.allclose(critic.estimates(batch, 0.5).advantages, critic.estimates(batch, 1.0).advantages)
-    seen: Estimates = learner(use_critic=False)._returns(batch)
+    seen: Estimates = learner(use_critic=False).monte_carlo(batch)
     ended = batch.terminated | batch.truncated
     expected = np.zeros(4)
     for t in reversed(range(10)):
@@ -191,17 +192,17 @@ def test_use_critic_use_gae_and_lambda() -> None:
 def test_normalising_values_keeps_what_they_say() -> None:
     ppo = learner()
     with torch.no_grad():
-        ppo.model.value_head.weight.normal_(generator=torch.Generator().manual_seed(0))
+        ppo.actor_critic.value_head.weight.normal_(generator=torch.Generator().manual_seed(0))
     seen = (np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32),)
     before = ppo.values_of(seen)
-    ppo.normalise_values(np.array([100.0, 300.0], np.float32))  # mean 200, deviation 100
-    assert (ppo.model.value_mean.item(), ppo.model.value_scale.item()) == pytest.approx((200.0, 100.0))
+    ppo.update_value_normaliser(np.array([100.0, 300.0], np.float32))  # mean 200, deviation 100
+    assert (ppo.actor_critic.value_mean.item(), ppo.actor_critic.value_scale.item()) == pytest.approx((200.0, 100.0))
     assert ppo.values_of(seen) == pytest.approx(before, abs=1e-3)
 
 
 def test_rewards_are_scaled_then_clipped() -> None:
     with PPO(env=probes.Walk, config={"num_workers": 0, "num_envs": 4, "train_batch_size": 40}) as trainer:
-        batch = join(trainer._collect())
+        batch = join(iteration.collect(trainer))
     batch.rewards = np.array([[1.0, -3.0, 0.1, 0.0]], np.float32)
     assert learner(reward_scale=2.0, clip_rewards=1.0).rewards(batch).tolist() == [[1.0, -1.0, pytest.approx(0.2), 0.0]]
     assert learner(reward_scale=2.0).rewards(batch).tolist() == [[2.0, -6.0, pytest.approx(0.2), 0.0]]
@@ -211,7 +212,7 @@ def test_cut_returns_at_rewards() -> None:
     """Two lanes, γ = 0.5, λ = 1, no value: 0, 1, 0, −1, 0 gives ½, 1, −½, −1, 0 and not more."""
     config = {"num_workers": 0, "num_envs": 4, "num_env_groups": 1, "train_batch_size": 20, "gamma": 0.5}
     with PPO(env=probes.Walk, config={**config, "cut_returns_at_rewards": True}) as trainer:
-        batch = join(trainer._collect())
+        batch = join(iteration.collect(trainer))
         batch.rewards = np.zeros((5, 4), np.float32)
         batch.rewards[:, 0] = [0, 1, 0, -1, 0]
         batch.terminated, batch.truncated = np.zeros((2, 5, 4), bool)
@@ -219,12 +220,12 @@ def test_cut_returns_at_rewards() -> None:
         batch.final_observations = (np.zeros((0, 2), np.float32),)
         ppo = trainer.learner
         with torch.no_grad():
-            ppo.model.value_head.weight.zero_()
-            ppo.model.value_head.bias.zero_()
+            ppo.actor_critic.value_head.weight.zero_()
+            ppo.actor_critic.value_head.bias.zero_()
         assert ppo.estimates(batch, 1.0).targets[:, 0].tolist() == [0.5, 1.0, -0.5, -1.0, 0.0]
-        assert ppo._returns(batch).targets[:, 0].tolist() == [0.5, 1.0, -0.5, -1.0, 0.0]
+        assert ppo.monte_carlo(batch).targets[:, 0].tolist() == [0.5, 1.0, -0.5, -1.0, 0.0]
     uncut = learner(**{k: v for k, v in config.items() if k == "gamma"})
-    assert uncut._returns(batch).targets[:, 0].tolist() == [0.375, 0.75, -0.5, -1.0, 0.0]
+    assert uncut.monte_carlo(batch).targets[:, 0].tolist() == [0.375, 0.75, -0.5, -1.0, 0.0]
 
 
 def test_images_are_normalised_by_their_mean_and_one_deviation() -> None:
@@ -233,9 +234,9 @@ def test_images_are_normalised_by_their_mean_and_one_deviation() -> None:
         "model": {"conv_filters": [[4, 8, 8]], "fcnet_hiddens": [8]},
     }  # fmt: skip
     with PPO(env="ALE/Pong-v5", config=config) as trainer:
-        at_random = join(trainer._collect(at_random=True))
-        trainer.learner.normalise_observations(at_random)
-        seen = [batch.observations[0].reshape(-1, 4, 84, 84) for batch in (at_random, join(trainer._collect()))]
+        at_random = join(iteration.collect(trainer, at_random=True))
+        trainer.learner.update_normalisers(at_random)
+        seen = [batch.observations[0].reshape(-1, 4, 84, 84) for batch in (at_random, join(iteration.collect(trainer)))]
         images = np.concatenate(seen).astype(np.float64)
     with PPO(env="ALE/Pong-v5", config=config) as trainer:
         trainer.train()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from outplay import A2C, PG, PPO, Algorithm, ConfigError, EnvError
+from outplay.algorithms import iteration
 from outplay.envs import group
 from tests import probes
 
@@ -35,7 +36,7 @@ def test_a_resumed_run_goes_on_exactly(case: str, tmp_path: Path) -> None:
     settings = {**SMALL, **config}
     with algorithm(env=env, config=settings) as whole:
         results = [whole.train() for _ in range(6)]
-        weights, optimizer = whole.policy.flat.clone(), whole.learner.optimizer.first.clone()
+        weights, optimizer = whole.policy.flat.clone(), whole.learner.optimizer.first_moment.clone()
 
     with algorithm(env=env, config=settings) as first:
         for _ in range(3):
@@ -45,7 +46,7 @@ def test_a_resumed_run_goes_on_exactly(case: str, tmp_path: Path) -> None:
         second.restore(path)
         resumed = [second.train() for _ in range(3)]
     assert second.policy.flat.equal(weights)
-    assert second.learner.optimizer.first.equal(optimizer)
+    assert second.learner.optimizer.first_moment.equal(optimizer)
     for ours, theirs in zip(resumed, results[3:], strict=True):
         for key in ("training_iteration", "timesteps_total", "episodes_total", "episode_return_mean", "learner"):
             assert ours[key] == theirs[key] or np.isnan(ours[key])
@@ -192,7 +193,7 @@ def test_a_restored_trainer_evaluates_and_trains_on_the_saved_task(tmp_path: Pat
         second.restore(path)
         assert second.evaluate() == expected
         if changed:
-            (fragment, *_) = second._collect()
+            (fragment, *_) = iteration.collect(second)
             assert fragment.observations[0][0, :, 0].mean() > 1.5  # the first episodes are about it, too
             assert [state.tasks for state in second.workers.states] == [[2.9]] * 4
 

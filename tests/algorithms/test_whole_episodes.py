@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from outplay import PG, PPO, Algorithm, ConfigError
+from outplay.algorithms import iteration
 from outplay.fragments import join
 from outplay.learning import returns
 from tests import probes
@@ -28,12 +29,12 @@ SMALL = {"num_workers": 0, "num_envs": 2, "num_env_groups": 1, "train_batch_size
 def test_returns_go_up_to_the_end_of_the_episode(algorithm: type[Algorithm], config: dict[str, Any]) -> None:
     with algorithm(env=Twelve, config={**SMALL, **config}) as trainer:
         for _ in range(2):
-            batch = join(trainer._collect())
+            batch = join(iteration.collect(trainer))
             learner: Any = trainer.learner
             if algorithm is PPO:
-                found = learner._returns(batch).advantages
+                found = learner.monte_carlo(batch).advantages
             else:
-                found = returns.discounted_returns(learner.rewards(batch), learner.ended(batch), 1.0)
+                found = returns.discounted_returns(learner.rewards(batch), learner.returns_end(batch), 1.0)
             assert found.tolist() == [[value, value] for value in range(12, 0, -1)]
         assert trainer.train()["episode_return_mean"] == 12
 
@@ -63,5 +64,5 @@ def test_with_a_critic_the_value_stands_for_the_rest_of_a_cut_episode() -> None:
     """The other way is as it was: 8 rewards, and after them the value, which is 0 here."""
     with PPO(env=Twelve, config={**SMALL, "lambda": 1.0}) as trainer:
         trainer.policy.set_weights({k: np.zeros_like(v) for k, v in trainer.policy.get_weights().items()})
-        batch = join(trainer._collect())
+        batch = join(iteration.collect(trainer))
         assert trainer.learner.estimates(batch, 1.0).targets[:, 0].tolist() == list(range(8, 0, -1))

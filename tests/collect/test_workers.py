@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import outplay
-from outplay import PPO
+from outplay import DQN, PPO, Algorithm
+from outplay.algorithms.algorithm import Resources
 from tests import probes
 from tests.algorithms.test_placement import CASES, SMALL, train
 
@@ -33,11 +35,51 @@ def test_atari_is_the_same_with_any_number_of_workers(process_engine: None, env:
     assert len(found) == 1
 
 
-@pytest.mark.slow
-def test_more_workers_than_groups_are_not_started(process_engine: None, caplog: pytest.LogCaptureFixture) -> None:
-    _, _, done = train("Python", 6, 1)
-    assert len(done) == 4
-    assert "raise num_env_groups" in caplog.text
+def test_num_workers_starts_that_many_workers(process_engine: None, caplog: pytest.LogCaptureFixture) -> None:
+    """More workers than EnvGroups: there are more EnvGroups, and unless their number is given more environments."""
+    small = {"train_batch_size": 24, "sgd_minibatch_size": 24, "model": {"fcnet_hiddens": [8]}}
+    cases: list[tuple[type[Algorithm], dict[str, Any], tuple[int, int, int]]] = [
+        (PPO, {"num_envs": 6, "num_workers": 6}, (6, 6, 6)),
+        (PPO, {"num_envs": 2, "num_env_groups": 1, "num_workers": 2}, (2, 2, 2)),
+        (PPO, {"num_envs": 3, "num_workers": 5}, (3, 3, 3)),  # there are only three environments
+        (DQN, {"num_workers": 2}, (2, 8, 4)),
+    ]
+    for algorithm, settings, (workers, envs, groups) in cases:
+        with algorithm(env=probes.Walk, config={**small, **settings}) as trainer:
+            trainer.train()
+            pids = trainer.workers.foreach_worker(lambda worker: worker.process())
+            assert len(set(pids)) == workers
+            config = trainer.get_config()
+            assert (config["num_envs"], config["num_env_groups"]) == (envs, groups)
+    assert "num_workers is 6: the environments are split into 6 EnvGroups, not 4" in caplog.text
+    assert "num_workers is 5, but there are 3 EnvGroups, so 3 workers run" in caplog.text
+
+
+def test_workers_bring_their_environments_and_a_resumed_run_keeps_its_groups(
+    process_engine: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"train_batch_size": 40, "sgd_minibatch_size": 40, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
+    with PPO(env=probes.Walk, config={**settings, "num_workers": 17}) as many:
+        assert (many.config.num_envs, many.config.num_env_groups, many.num_workers) == (17, 17, 17)
+    assert "num_workers is 17: there are 17 environments, not 16" in caplog.text
+    with PPO(env=probes.Walk, config={**settings, "num_envs": 6, "num_env_groups": 2, "num_workers": 0}) as first:
+        first.train()
+        path = first.save(tmp_path)
+        first.train()
+        expected = first.policy.flat.numpy().tobytes()
+    with PPO.from_checkpoint(path, env=probes.Walk, config={"num_workers": 3}) as again:
+        again.train()
+        assert again.config.num_env_groups == 2
+        assert again.workers.num_workers == 2
+        assert again.policy.flat.numpy().tobytes() == expected
+
+
+def test_resources_count_workers_and_threads() -> None:
+    config = {"num_workers": 2, "evaluation_num_workers": 1, "learner_threads": 3}
+    with PPO(env="CartPole-v1", config=config) as trainer:
+        assert trainer.resources() == Resources(cpus=6, gpus=0)
+    with DQN(env="CartPole-v1", config={"replay_shards": 2}) as trainer:
+        assert trainer.resources() == Resources(cpus=3, gpus=0)  # auto: CartPole is fast, no workers
 
 
 @pytest.mark.slow

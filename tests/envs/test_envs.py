@@ -466,7 +466,7 @@ def test_the_probe() -> None:
 
 
 def test_auto_uses_workers_where_an_environment_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outplay.algorithms.algorithm.count_cpus", lambda: 3)
+    monkeypatch.setattr("outplay.algorithms.resolution.count_cpus", lambda: 3)
     for env, sleep, expected in ((probes.Walk, 0.003, 3), ("CartPole-v1", None, 0)):
         config = {} if sleep is None else {"env_config": {"sleep": sleep}}
         with PPO(env=env, config=config) as trainer:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from outplay import A2C, DQN, PG, PPO, Algorithm
+from outplay.algorithms import iteration
 from outplay.fragments import Batch
 from outplay.policies import ActorCritic
 from tests import probes
@@ -79,7 +80,7 @@ def test_random_steps_are_random_and_the_same_wherever_they_are_taken(process_en
     fitted = set()
     for num_workers in (0, 2):
         with DQN(env=Far, config={**SMALL, "num_workers": num_workers, "noisy": True}) as trainer:
-            batch = trainer._collect(at_random=True)
+            batch = iteration.collect(trainer, at_random=True)
             counts = np.bincount(np.concatenate([fragment.actions.ravel() for fragment in batch]), minlength=3)
             assert counts.min() > 10  # of 80, about 27 each
             trainer.train()
@@ -103,13 +104,13 @@ def test_a_run_from_old_weights_goes_on_with_their_normaliser(algorithm: type[Al
         [first.train() for _ in range(5)]
         path = first.save(tmp_path)
         mean, before = first.learner.moments[0].mean, first.learner.moments[0].count
-        values = first.learner.value_moments
+        values = getattr(first.learner, "value_moments", None)
     assert before >= 6 * 80
     with algorithm(env=probes.Walk, config={**config, "lr": 0.0, "seed": 1}) as second:
         second.load_weights(path)
         moments = second.learner.moments[0]
         assert (moments.count, moments.mean.tolist()) == (before, mean.tolist())
-        assert second.learner.value_moments == values
+        assert getattr(second.learner, "value_moments", None) == values
         second.train()
         added = moments.count - before
         assert 80 <= added < before / 2

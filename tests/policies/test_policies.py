@@ -13,9 +13,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from outplay.config import ModelConfig, OptimizerConfig
+from outplay.config import ModelConfig
 from outplay.errors import CheckpointError, ConfigError, EnvError
-from outplay.learning.optimizers import Optimizer
 from outplay.policies import ActionScaling, Policy, QPolicy, distribution_for
 from outplay.policies.dense import Dense
 from outplay.policies.networks import SparseLinear, set_entries
@@ -191,55 +190,6 @@ def test_samples_follow_the_distribution(name: str) -> None:
     params = torch.randn(1, dist.num_params, generator=torch.Generator().manual_seed(1)).expand(20_000, -1)
     actions = torch.from_numpy(np.asarray(dist.sample(params.numpy(), np.random.default_rng(0))))
     assert -dist.log_prob(params, actions).mean().item() == pytest.approx(dist.entropy(params)[0].item(), abs=0.03)
-
-
-# Optimizers
-
-
-@pytest.mark.parametrize(
-    ("config", "theirs"),
-    [
-        ({"type": "adam"}, lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-5)),
-        ({"type": "rmsprop"}, lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.99, eps=1e-5)),
-        ({"type": "sgd", "momentum": 0.9}, lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)),
-    ],
-    ids=["adam", "rmsprop", "sgd"],
-)
-def test_optimizers_step_like_torchs(config: dict[str, Any], theirs: Any) -> None:
-    flat = torch.randn(10, generator=torch.Generator().manual_seed(0))
-    parameter = flat.view(10).requires_grad_()
-    copy = flat.detach().clone().requires_grad_()
-    ours, reference = Optimizer([parameter], flat.detach(), OptimizerConfig(**config)), theirs([copy])
-    for step in range(20):
-        weights = torch.arange(10.0) + step
-        ours.step((parameter**2 * weights).sum(), lr=0.01)
-        reference.zero_grad()
-        (copy**2 * weights).sum().backward()
-        reference.step()
-    assert torch.allclose(parameter, copy, atol=1e-6)
-
-
-def test_a_long_gradient_is_shortened_to_the_limit() -> None:
-    flat = torch.zeros(2)
-    parameter = flat.view(2).requires_grad_()
-    optimizer = Optimizer([parameter], flat.detach(), OptimizerConfig(type="sgd"))
-    norm = optimizer.step((parameter * torch.tensor([3.0, 4.0])).sum(), lr=1.0, grad_clip=1.0)
-    assert norm == pytest.approx(5.0)
-    assert parameter.tolist() == pytest.approx([-0.6, -0.8])
-    optimizer.step((parameter * torch.tensor([0.3, 0.4])).sum(), lr=1.0, grad_clip=1.0)  # short ones stay as they are
-    assert parameter.tolist() == pytest.approx([-0.9, -1.2])
-
-
-@pytest.mark.parametrize("kind", ["adam", "rmsprop", "sgd"])
-def test_parameters_may_learn_at_their_own_rates(kind: str) -> None:
-    """Two parameters with the same gradients: the second one moves three times as far."""
-    flat = torch.zeros(4)
-    actor, critic = flat[:2].requires_grad_(), flat[2:].requires_grad_()
-    optimizer = Optimizer([actor, critic], flat.detach(), OptimizerConfig(type=kind), lr_scales=[1.0, 3.0])
-    for _ in range(3):
-        optimizer.step((actor * torch.tensor([1.0, -2.0]) + critic * torch.tensor([1.0, -2.0])).sum(), lr=0.01)
-    assert torch.allclose(critic, 3 * actor)
-    assert (actor.sign() == torch.tensor([-1.0, 1.0])).all()
 
 
 # Observations that are almost all zeros

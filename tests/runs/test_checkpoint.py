@@ -81,7 +81,7 @@ def changed(path: str, value: Any) -> Callable[[Any], Any]:
         ("training_iteration", -1, "training_iteration"),
         ("training_iteration", "4", "training_iteration: Input should be a valid integer"),
         ("time_total_s", float("nan"), "time_total_s"),
-        ("learner", {}, "value_moments: Field required"),
+        ("learner", {}, "counts: Field required"),
         ("learner.kl_coeff", [], "kl_coeff"),
         ("learner.counts", {}, "counts.0 is missing"),
         ("config", [], "config: Input should be a valid dictionary"),

@@ -6,8 +6,10 @@ import mmap
 import os
 import threading
 
+from outplay.cpus import count_cpus
+
 # One core does not reach the memory's bandwidth; more threads than a few, or than cores, do not help either.
-_THREADS = min(4, len(os.sched_getaffinity(0)))
+_THREADS = min(4, count_cpus())
 _LEAST_SHARE = 8 * 1024 * 1024  # what is worth a thread
 _CHUNK = 4 * 1024 * 1024  # of new memory, which two threads fill from its two ends; a multiple of the page size
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not know its name

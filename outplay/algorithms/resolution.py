@@ -1,0 +1,73 @@
+"""Settings that depend on the environment and the machine: what `auto` means, resolved once per run."""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+import torch
+
+from outplay.config import AlgorithmConfig
+from outplay.cpus import count_cpus
+from outplay.envs import EnvSpec, Probe
+from outplay.errors import ConfigError
+
+log = logging.getLogger("outplay")
+
+C = TypeVar("C", bound=AlgorithmConfig)
+
+_SLOW_STEP_S = 100e-6  # an environment whose step takes longer is better stepped in several processes
+
+
+def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C:
+    """`config` with numbers in place of `auto`, as far as the result depends on them. They are kept on resume."""
+    if config.num_gpus and not torch.cuda.is_available():
+        raise ConfigError("num_gpus is 1, but torch finds no GPU; set num_gpus: 0")
+    if config.fire_on_reset and not env.is_atari:
+        raise ConfigError("fire_on_reset is for ALE/… games with atari_preprocessing, and this is none of them")
+    config = _with_groups(config, resuming)
+    has_images = any(leaf.is_image for leaf in probe.leaves)
+    workers = num_workers(config, probe)
+    if config.learner_threads == "auto":
+        config = config.model_copy(update={"learner_threads": count_cpus() if has_images else 1})
+    if config.act_on_gpu == "auto":
+        config = config.model_copy(update={"act_on_gpu": bool(config.num_gpus) and has_images and not workers})
+    elif config.act_on_gpu and (workers or not config.num_gpus):  # a run may be resumed on another machine
+        log.warning("act_on_gpu is true, which needs num_gpus: 1 and num_workers: 0; acting on the CPU")
+        config = config.model_copy(update={"act_on_gpu": False})
+    if config.num_envs_per_worker is not None:
+        log.warning("num_envs_per_worker is set: the result of this run depends on num_workers; num_envs does not")
+    return config
+
+
+def _with_groups(config: C, resuming: bool) -> C:
+    """Every worker needs an EnvGroup: more workers mean more EnvGroups, and unless num_envs is given more environments.
+
+    A resumed run keeps its EnvGroups, since its result depends on them.
+    """
+    workers = 0 if config.num_workers == "auto" else int(config.num_workers)
+    envs, groups = config.total_envs, config.num_groups
+    usual = config.model_copy(update={"num_workers": 0}).num_groups
+    if not resuming:
+        groups = max(groups, min(workers, envs))
+    if groups > usual and not config.is_async:
+        log.warning(
+            "num_workers is %d: the environments are split into %d EnvGroups, not %d (num_env_groups)",
+            workers, groups, usual,
+        )  # fmt: skip
+    update = {"num_env_groups": groups}
+    if envs == workers and config.num_envs_per_worker is None and envs > config.num_envs:
+        log.warning("num_workers is %d: there are %d environments, not %d (num_envs)", workers, envs, config.num_envs)
+        update["num_envs"] = envs
+    return config.model_copy(update=update)
+
+
+def num_workers(config: AlgorithmConfig, probe: Probe) -> int:
+    """How many worker processes there are; `auto` uses some where an environment is slow, or `async` needs them."""
+    if config.num_workers != "auto":
+        return int(config.num_workers)
+    cpus = count_cpus()
+    if config.is_async:
+        return min(cpus, config.num_groups)
+    pays = not probe.is_native and probe.pace_seconds > _SLOW_STEP_S
+    return min(cpus, config.num_groups) if pays and cpus > 1 else 0

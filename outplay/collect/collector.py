@@ -1,0 +1,110 @@
+"""Collectors gather Fragments from all RolloutWorkers. The synchronous one is here, see asynchronous.py for the other.
+
+A Collector knows, for each EnvGroup, how to rebuild it. So a dead worker is replaced, and the result is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from outplay.collect.pool import WorkerPool
+from outplay.collect.worker import RolloutSpec, RolloutWorker
+from outplay.envs import GroupState
+from outplay.fragments import Fragment
+from outplay.policies import ActionScaling, Weights
+
+log = logging.getLogger("outplay")
+
+
+class Collector(ABC):
+    """What both collectors offer: `collect`, `drain`, and the workers.
+
+    With `num_workers=0` there is one worker, in the main process. `snapshot` returns the present Weights.
+    """
+
+    def __init__(
+        self,
+        spec: RolloutSpec,
+        num_workers: int,
+        states: list[GroupState] | None,
+        snapshot: Callable[[], Weights],
+    ) -> None:
+        self.spec = spec
+        self.num_workers = min(num_workers, len(spec.group_sizes))
+        if num_workers > self.num_workers:
+            log.warning(
+                "num_workers is %d, but there are %d EnvGroups, so %d workers run; set num_env_groups to at least %d",
+                num_workers, len(spec.group_sizes), self.num_workers, num_workers,
+            )  # fmt: skip
+        self.states = states or [GroupState(size) for size in spec.group_sizes]
+        assert [state.lanes for state in self.states] == spec.group_sizes
+        self.task: Any = self.states[0].task  # of the curriculum
+        self._snapshot = snapshot
+        self._scaling = ActionScaling(spec.policy.action_space, spec.policy.normalize_actions, spec.policy.clip_actions)
+        self.pool = WorkerPool(self.num_workers, self._worker_arguments, spec.max_worker_restarts)
+
+    def _worker_arguments(self, index: int) -> tuple[Any, ...]:
+        """What worker `index` is constructed from: its share of the EnvGroups in their present state."""
+        groups = range(index, len(self.states), max(1, self.num_workers))
+        return self.spec, {group: self.states[group] for group in groups}
+
+    @abstractmethod
+    def collect(self, weights: Weights | None, wait: bool = True) -> list[Fragment]:
+        """Fragments of workers that act with `weights`.
+
+        The synchronous collector waits for all workers. The asynchronous one returns what has arrived: with `wait` at
+        least one Fragment. It requests no more Fragments if `weights` is None (back-pressure).
+        """
+
+    @abstractmethod
+    def drain(self) -> list[Fragment]:
+        """Wait for all requests under way and return their Fragments."""
+
+    @property
+    def replaced(self) -> int:
+        """How many workers have been replaced so far."""
+        return self.pool.replaced
+
+    def _accept(self, fragments: list[Fragment]) -> None:
+        """Advance the states of the EnvGroups by these Fragments. The list of states is a new one: rollback keeps the
+        old."""
+        states = list(self.states)
+        for fragment in fragments:
+            env_actions = self._scaling(fragment.actions)
+            states[fragment.group] = states[fragment.group].advanced(fragment, env_actions, self.spec.complete_episodes)
+        self.states = states
+
+    def set_task(self, task: Any) -> None:
+        """Set the task of episodes that start from now on, in every EnvGroup."""
+        self.task = task
+        self.states = [replace(state, task=task) for state in self.states]
+
+    def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
+        """`function(worker)` on every worker, in its process, with the present weights; the results in order.
+
+        >>> trainer.workers.foreach_worker(lambda worker: worker.get_policy().get_weights())
+        """
+        return self.pool.call_all("apply", self._snapshot(), function)
+
+    def stop(self) -> None:
+        self.pool.stop()
+
+
+class SyncCollector(Collector):
+    """Waits for every worker: all Fragments come from the same Weights.
+
+    >>> fragments = collector.collect(weights)  # one of each EnvGroup, in EnvGroup order
+    """
+
+    def collect(self, weights: Weights | None, wait: bool = True) -> list[Fragment]:  # noqa: ARG002
+        collected = self.pool.call_all("collect", weights, self.task)
+        fragments = sorted((f for part in collected for f in part), key=lambda fragment: fragment.group)
+        self._accept(fragments)
+        return fragments
+
+    def drain(self) -> list[Fragment]:
+        return []  # nothing is under way between two calls of collect()

@@ -1,0 +1,81 @@
+"""The loop that plays episodes: for evaluations, videos and live viewing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from outplay.envs import Vector
+from outplay.envs.group import LONGEST_EPISODE
+from outplay.errors import EnvError
+from outplay.policies import Policy
+
+Array = np.ndarray
+
+# Called after the reset (without actions) and after each step, with the environments' actions and the rewards.
+Watcher = Callable[[Array | None, Array], None]
+
+
+@dataclass(frozen=True)
+class EpisodeLimits:
+    """When to stop before the episodes end."""
+
+    total_steps: int | None = None  # of all episodes together; they are then not `finished`
+    episode_steps: int | None = None  # of each episode, which is then truncated
+
+
+@dataclass
+class EpisodeResults:
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    steps: int = 0
+    finished: bool = True  # every episode ended, or was truncated
+    truncated: int = 0  # episodes that reached EpisodeLimits.episode_steps
+
+
+def play_episodes(
+    vector: Vector,
+    policy: Policy,
+    seeds: Sequence[int],
+    rng: np.random.Generator,
+    explore: bool,
+    limits: EpisodeLimits,
+    task: Any = None,
+    watch: Watcher | None = None,
+) -> Generator[None, None, EpisodeResults]:
+    """Play one episode in each lane of `vector`, on these seeds.
+
+    A generator, so that two vectors can take turns: it yields while its environments step.
+    """
+    lanes = vector.num_envs
+    observations = vector.reset(np.ones(lanes, bool), seeds, None if task is None else [task] * lanes)
+    playing = np.ones(lanes, bool)
+    returns, lengths = np.zeros(lanes), np.zeros(lanes, np.int64)
+    truncated_here = 0
+    state = policy.initial_state(lanes)
+    if watch is not None:
+        watch(None, np.zeros(lanes))
+    while playing.any() and (limits.total_steps is None or lengths.sum() < limits.total_steps):
+        actions, state, _ = policy.act(observations, state, explore, rng)
+        env_actions = policy.to_env(actions)
+        vector.begin(env_actions, playing)
+        yield
+        observations, rewards, terminated, truncated = vector.step(env_actions, playing)
+        returns += rewards * playing
+        lengths += playing
+        if watch is not None:
+            watch(env_actions, rewards)
+        playing &= ~(terminated | truncated)
+        if limits.episode_steps is not None:
+            too_long = playing & (lengths >= limits.episode_steps)
+            playing &= ~too_long
+            truncated_here += int(too_long.sum())
+        if playing.any() and lengths.max() >= LONGEST_EPISODE:
+            raise EnvError(
+                f"an episode has not ended after {LONGEST_EPISODE:,} steps; set max_episode_steps, or for evaluations "
+                "alone evaluation_max_episode_steps"
+            )
+    return EpisodeResults(returns.tolist(), lengths.tolist(), int(lengths.sum()), not playing.any(), truncated_here)

@@ -1,0 +1,284 @@
+"""Off-policy learning from a replay buffer: what DQN uses, and SAC, TD3 and offline algorithms can share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import numpy as np
+from gymnasium import spaces
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from outplay.config import AsyncConfig, Fraction, NotNegative, Positive, Processes, at
+from outplay.cudagraphs import Minibatch
+from outplay.envs import split_envs
+from outplay.errors import ConfigError
+from outplay.fragments import Batch, Fragment
+from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments, mean_metrics
+from outplay.learning.optimizers import check_norm
+from outplay.learning.targets import TargetNetwork
+from outplay.policies import Policy
+from outplay.replay import Replay, ReplaySpec, Segment, ShardedReplay, Transitions
+from outplay.replay.checking import ReplayState, check_counters, check_segment
+from outplay.schema import Counter, FiniteNumber, validated_part
+from outplay.streams import stream
+
+Array = np.ndarray
+N = TypeVar("N", bound=nn.Module)
+
+
+class ReplayConfig(AsyncConfig):
+    """Settings that algorithms with a replay buffer share."""
+
+    sgd_minibatch_size: Positive = Field(64, description="Minibatch size: transitions per update.")
+    training_intensity: NotNegative = Field(
+        0.5, description="Updates per environment step once learning has started, for any number of workers."
+    )
+    learning_starts: Positive = Field(1_000, description="Steps in the replay buffer before learning starts.")
+    buffer_size: Positive = Field(50_000, description="Capacity of the replay buffer in steps.")
+    replay_shards: Processes = Field(
+        0, description="Actors that share the replay buffer; 0 keeps it in the main process. Part of the result."
+    )
+    n_step: Positive = Field(1, description="n of the n-step return.")
+    prioritized_replay: bool = Field(
+        False, description="Prioritized experience replay (Schaul et al. 2016); with async, true unless given."
+    )
+    prioritized_replay_alpha: Fraction = Field(0.6, description="Priority exponent α; 0 samples uniformly.")
+    prioritized_replay_beta: Fraction = Field(0.4, description="Initial importance-sampling exponent β; annealed to 1.")
+    prioritized_replay_beta_timesteps: Positive = Field(100_000, description="Environment steps until β is 1.")
+    target_network_update_freq: Positive = Field(500, description="Updates between two target network updates.")
+    tau: Fraction = Field(1.0, description="Target network update rate τ; 1 copies the weights.")
+
+    @model_validator(mode="after")
+    def _check_replay(self) -> ReplayConfig:
+        if self.batch_mode != "truncate_episodes":
+            name = type(self).__name__.removesuffix("Config")
+            raise ValueError(f"batch_mode: {name} learns from single steps; leave it truncate_episodes")
+        if self.replay_shards > self.num_groups:
+            raise ValueError(f"replay_shards is {self.replay_shards}, but there are only {self.num_groups} EnvGroups")
+        if self.learning_starts > self.buffer_size:
+            raise ValueError("learning_starts is more than buffer_size: learning would never start")
+        return self
+
+
+C = TypeVar("C", bound=ReplayConfig)
+
+
+class ReplayLearnerState(LearnerState):
+    updates: Counter
+    owed: Annotated[FiniteNumber, Field(ge=0)]
+    timesteps: Counter
+    groups: list[int]
+    replay: ReplayState
+
+
+@dataclass
+class TransitionBatch(Minibatch):
+    """Transitions on the learner's device. `weights` are importance-sampling weights."""
+
+    observations: tuple[Tensor, ...]
+    actions: Tensor
+    rewards: Tensor  # n-step
+    next_observations: tuple[Tensor, ...]
+    discounts: Tensor  # of the bootstrapped value: γ^n, 0 after a termination
+    weights: Tensor
+
+
+class ReplayLearner(Learner[C]):
+    """Learns from a replay buffer, with target networks. A subclass implements `step`, and perhaps `before_update`.
+
+    Updates are owed per environment step (`training_intensity`), so their number does not depend on timing.
+    """
+
+    State: ClassVar[type[LearnerState]] = ReplayLearnerState
+
+    def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:
+        super().__init__(policy, config, frame_stack)
+        self.targets: dict[str, TargetNetwork[Any]] = {}  # by the name of their tensor in checkpoints
+        alpha = config.prioritized_replay_alpha if config.prioritized_replay else None
+        is_discrete = isinstance(policy.action_space, spaces.Discrete)
+        self.replay_spec = ReplaySpec(
+            policy.leaves,
+            config.buffer_size,
+            config.n_step,
+            config.gamma,
+            frame_stack,
+            alpha,
+            action_shape=self.distribution.shape,
+            num_actions=self.distribution.num_params if is_discrete else None,
+        )
+        self.groups = dict(enumerate(split_envs(config.total_envs, config.num_groups)))
+        least = (config.fragment_length + config.n_step + frame_stack) * config.total_envs
+        if config.buffer_size < least:
+            raise ConfigError(
+                f"buffer_size is {config.buffer_size}, less than one iteration fills; set it to at least {least}"
+            )
+        self._replay: Replay | ShardedReplay | None = None
+        self.owed = 0.0  # updates that collected steps are worth, beyond those made
+        self.timesteps = 0
+        self._metrics: list[dict[str, Tensor]] = []  # of the updates since the last call of metrics()
+
+    def add_target(self, name: str, source: N, flat: Tensor) -> TargetNetwork[N]:
+        """A target network, updated after every `target_network_update_freq` updates and saved as tensor `name`."""
+        target = self.targets[name] = TargetNetwork(source, flat)
+        return target
+
+    @property
+    def replay(self) -> Replay | ShardedReplay:
+        """The replay buffer, allocated when first used: it is large."""
+        if self._replay is None:
+            self._replay = self._make_replay()
+        return self._replay
+
+    def _make_replay(self) -> Replay | ShardedReplay:
+        shards, spec, groups = self.config.replay_shards, self.replay_spec, self.groups
+        return ShardedReplay(spec, groups, shards) if shards else spec.make(groups)
+
+    # Learning.
+
+    def step(self, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """One update on a minibatch: (gradient norm, metrics). The metric "errors" holds the TD error of each row."""
+        raise NotImplementedError(f"{type(self).__name__} has no step()")
+
+    def before_update(self) -> None:
+        """Called before each update."""
+
+    def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
+        self.take(batch.fragments, timesteps + batch.steps)
+        self.learn(self.due)
+        return self.metrics()
+
+    def take(self, fragments: Sequence[Fragment], timesteps: int) -> None:
+        """Add Fragments to the replay buffer; `timesteps` include them."""
+        self.timesteps = timesteps
+        for fragment in fragments:
+            if self.replay.is_ready and self.replay.steps >= self.config.learning_starts:
+                self.owed += fragment.steps * self.config.training_intensity
+            self.replay.add(fragment, self.rewards(fragment), self.no_bootstrap(fragment))
+
+    @property
+    def due(self) -> int:
+        return int(self.owed)
+
+    def learn(self, updates: int) -> None:
+        config = self.config
+        lr = self.lr(self.timesteps)
+        end = float(config.prioritized_replay_beta_timesteps)
+        beta = at([(0.0, config.prioritized_replay_beta), (end, 1.0)], 1.0, self.timesteps)
+        first = self.updates
+        rngs = (stream(config.seed, "replay", number) for number in range(first, first + updates))
+        for target in self.targets.values():
+            target.copy_buffers()
+        for drawn in self.replay.draw(config.sgd_minibatch_size, rngs, beta):
+            self.before_update()
+            norm, metrics = self.step(self.to_device(drawn), lr)
+            errors = metrics.pop("errors")
+            if config.prioritized_replay:
+                if not errors.isfinite().all():
+                    check_norm(math.nan, lr)
+                self.replay.update(drawn.places, errors.cpu().numpy())
+            self.updates += 1
+            self.owed -= 1
+            if self.updates % config.target_network_update_freq == 0:
+                for target in self.targets.values():
+                    target.update(config.tau)
+            self._metrics.append({**metrics, "grad_norm": norm})
+        if self._metrics:  # on a GPU, norms have not been checked so far
+            check_norm(float(self._metrics[-1]["grad_norm"]), lr)
+
+    def to_device(self, drawn: Transitions) -> TransitionBatch:
+        return TransitionBatch(
+            self.tensors(drawn.observations),
+            self.tensor(drawn.actions),
+            self.tensor(drawn.rewards),
+            self.tensors(drawn.next_observations),
+            self.tensor(drawn.discounts),
+            self.tensor(drawn.weights),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        minibatches, self._metrics = self._metrics, []
+        return {
+            "replay_steps": float(self.replay.steps),
+            "updates": float(self.updates),
+            "lr": self.lr(self.timesteps),
+            **(mean_metrics(minibatches) if minibatches else {}),
+        }
+
+    # State.
+
+    def rollback_point(self) -> Callable[[], None]:
+        """The replay buffer is not copied: from now on it keeps an undo log."""
+        restore_rest = self.restorer(*self._state_without_replay(), self._load_without_replay)
+        replay, metrics = self._replay, list(self._metrics)
+        restore_replay = None if replay is None else replay.remember()
+
+        def restore() -> None:
+            restore_rest()
+            self._replay, self._metrics = replay, list(metrics)
+            if restore_replay is not None:
+                restore_replay()
+
+        return restore
+
+    def start_from_weights(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().start_from_weights(state, tensors)
+        for target in self.targets.values():
+            target.reset()
+
+    def _state_without_replay(self) -> JsonAndTensors:
+        state, tensors = super().state()
+        return {**state, "updates": self.updates, "owed": self.owed, "timesteps": self.timesteps}, tensors
+
+    def state(self) -> JsonAndTensors:
+        state, tensors = self._state_without_replay()
+        replay, arrays = self.replay.state()
+        state |= {"replay": replay, "groups": list(self.groups.values())}
+        return state, {**tensors, **{f"replay.{name}": self.tensor(array).cpu() for name, array in arrays.items()}}
+
+    def fixed_tensors(self) -> dict[str, Tensor]:
+        return {**super().fixed_tensors(), **{name: target.flat for name, target in self.targets.items()}}
+
+    def segments(self, known: Collection[str]) -> Segments:
+        return self.replay.segments(known)
+
+    def check(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:
+        super().check(state, tensors, segments)
+        checked = validated_part(ReplayLearnerState, state)
+        config = self.config
+        steps = config.fragment_length * config.total_envs + config.least_steps
+        if checked.owed > 2 * (steps * config.training_intensity + config.most_updates_behind) + 1:
+            raise ValueError(f"owed: {checked.owed:g} updates are more than any iteration leaves")
+        if checked.groups == list(self.groups.values()):
+            check_counters(self.replay_spec, self.groups, checked.replay, _replay_arrays(tensors), segments)
+
+    def _load_without_replay(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().load(state, tensors, {})
+        self.updates, self.owed, self.timesteps = int(state["updates"]), float(state["owed"]), int(state["timesteps"])
+        for name, target in self.targets.items():
+            target.flat.copy_(tensors[name])
+
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
+        self._load_without_replay(state, tensors)
+        self._replay = None
+        if state["groups"] != list(self.groups.values()):  # the environments start anew: so does the replay buffer
+            self.owed = 0.0
+            return False
+        replay = self._make_replay()
+        replay.load(state["replay"], _replay_arrays(tensors))
+        began: dict[int, Array] = {}  # by EnvGroup: of the last step that was written
+        for name in sorted(segments):
+            arrays, group = segments[name](), Segment.named(name).group
+            lanes = self.groups[group]
+            began[group] = check_segment(self.replay_spec, lanes, name, arrays, began.get(group))
+            replay.write(name, arrays)
+        self._replay = replay  # only when all of it is there
+        return True
+
+
+def _replay_arrays(tensors: dict[str, Tensor]) -> dict[str, Array]:
+    prefix = "replay."
+    return {name.removeprefix(prefix): t.numpy() for name, t in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,228 @@
+"""On-policy learning: value estimates, advantages, minibatches, value normalisation. For PG, A2C, PPO."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from outplay.config import AlgorithmConfig, Fraction, NotNegative, Schedule, at
+from outplay.cudagraphs import Minibatch
+from outplay.fragments import Batch
+from outplay.learning import returns
+from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments
+from outplay.policies import ActorCritic
+from outplay.schema import FiniteNumber, validated_part
+from outplay.spaces import Leaves
+from outplay.streams import stream
+
+Array = np.ndarray
+
+_VALUE_DECAY = 0.9  # of the moving moments of value targets
+
+
+class ActorCriticConfig(AlgorithmConfig):
+    """Settings that algorithms with an actor and a critic share."""
+
+    grad_clip: Annotated[float, Field(gt=0)] | None = Field(0.5, description="Maximum gradient norm.")
+    use_gae: bool = Field(True, description="Use generalized advantage estimation; otherwise lambda is 1.")
+    lambda_: Fraction = Field(0.95, alias="lambda", description="GAE parameter λ.")
+    normalize_advantages: bool = Field(True, description="Standardize advantages.")
+    normalize_values: bool = Field(
+        True, description="The value network predicts standardized returns (PopArt, van Hasselt et al. 2016)."
+    )
+    vf_loss_coeff: NotNegative = Field(0.5, description="Value loss coefficient.")
+    entropy_coeff: NotNegative = Field(0.01, description="Entropy bonus coefficient.")
+    entropy_coeff_schedule: Schedule | None = Field(
+        None, description="entropy_coeff as [[step, value], …], linearly interpolated; replaces entropy_coeff."
+    )
+
+    def entropy_coeff_at(self, timesteps: int) -> float:
+        return at(self.entropy_coeff_schedule, self.entropy_coeff, timesteps)
+
+
+C = TypeVar("C", bound=AlgorithmConfig)
+
+
+class OnPolicyState(LearnerState):
+    value_moments: Annotated[list[FiniteNumber], Field(min_length=3, max_length=3)]
+
+
+@dataclass
+class Estimates:
+    """Values, advantages and value targets of a Batch, (T, N) each."""
+
+    values: Array
+    advantages: Array
+    targets: Array
+
+
+@dataclass
+class Rows(Minibatch):
+    """The valid steps of a Batch as rows, for the loss."""
+
+    observations: tuple[Tensor, ...]
+    actions: Tensor
+    old_params: Tensor  # of the action distribution when acting
+    old_log_prob: Tensor
+    advantages: Tensor
+    targets: Tensor  # of the value, normalised like the network's output
+
+    def shuffled(self, order: Tensor) -> Rows:
+        return self.each(lambda tensor: _shuffled(tensor, order))
+
+    def slice(self, begin: int, end: int) -> Rows:
+        return self.each(lambda tensor: tensor[begin:end])
+
+
+def _shuffled(tensor: Tensor, order: Tensor) -> Tensor:
+    if tensor.dim() == 4:  # images are channels-last in memory: copy whole rows and keep the layout
+        return tensor.permute(0, 2, 3, 1).index_select(0, order).permute(0, 3, 1, 2)
+    return tensor.index_select(0, order)
+
+
+class OnPolicyLearner(Learner[C]):
+    """Learns from Batches that the present policy collected. A subclass implements `update`.
+
+    >>> learner = PPOLearner(policy, config)
+    >>> metrics = learner.update(batch, timesteps=2048, iteration=1)
+    """
+
+    State: ClassVar[type[LearnerState]] = OnPolicyState
+
+    value_moments: tuple[float, float, float] = (0.0, 0.0, 0.0)  # weight, mean and mean square of the value targets
+
+    @property
+    def actor_critic(self) -> ActorCritic:
+        assert isinstance(self.network, ActorCritic)
+        return self.network
+
+    # Estimates.
+
+    def returns_end(self, batch: Batch) -> Array:
+        """Where returns end: where nothing is bootstrapped, and at truncations."""
+        ends: Array = self.no_bootstrap(batch) | batch.truncated
+        return ends
+
+    @torch.no_grad()
+    def values_of(self, observations: Leaves) -> Array:
+        if not len(observations[0]):
+            return np.zeros(0, np.float32)
+        return self.actor_critic.value(self.tensors(observations)).cpu().numpy()
+
+    def estimates(self, batch: Batch, lambda_: float, use_gae: bool = True) -> Estimates:
+        """Values, GAE advantages and value targets. Truncated episodes bootstrap from their final observation."""
+        if "value" in batch.extras:
+            values = batch.extras["value"]
+        else:
+            flat = tuple(leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observations)
+            values = self.values_of(flat).reshape(batch.rewards.shape)
+        following = returns.next_values(
+            values,
+            self.values_of(batch.last_observations),
+            self.no_bootstrap(batch),
+            self.values_of(batch.final_observations),
+            batch.final_steps,
+            batch.final_lanes,
+        )
+        rewards, ends = self.rewards(batch), self.returns_end(batch)
+        with np.errstate(over="ignore", invalid="ignore"):  # the optimizer reports values that are not finite
+            advantages = returns.gae(rewards, values, following, ends, self.config.gamma, lambda_ if use_gae else 1.0)
+        return Estimates(values, advantages, advantages + values)
+
+    def monte_carlo(self, batch: Batch) -> Estimates:
+        """Returns of whole episodes as advantages, without a critic."""
+        seen = returns.discounted_returns(self.rewards(batch), self.returns_end(batch), self.config.gamma)
+        return Estimates(np.zeros_like(seen), seen, seen)
+
+    # Rows and minibatches.
+
+    def rows(self, batch: Batch, estimates: Estimates, standardize: bool) -> Rows:
+        advantages = batch.rows(estimates.advantages)
+        if standardize:
+            advantages = returns.standardized(advantages)
+        actions = self.tensor(batch.rows(batch.actions))
+        old_params = self.tensor(batch.rows(batch.extras["dist"]))
+        return Rows(
+            self.observation_rows(batch),
+            actions,
+            old_params,
+            self.distribution.log_prob(old_params, actions),
+            self.tensor(advantages),
+            self.actor_critic.normalised(self.tensor(batch.rows(estimates.targets))),
+        )
+
+    def observation_rows(self, batch: Batch) -> tuple[Tensor, ...]:
+        """The observations of the whole Batch as rows, in the layout that the network takes."""
+        if self.device.type == "cpu" or not batch.all_valid:
+            return self.tensors(batch.observation_rows())
+        # On a GPU they are joined there, which is faster.
+        leaves = range(len(self.policy.leaves))
+        joined = [torch.cat([self.tensor(f.observations[i]) for f in batch.fragments], 1) for i in leaves]
+        return self.network.arranged(tuple(leaf.flatten(0, 1) for leaf in joined))
+
+    def minibatches(self, rows: Rows, size: int, iteration: int, epoch: int, shuffle: bool) -> Iterator[Rows]:
+        """All rows once, in minibatches of about `size`, shuffled by a random stream of the run."""
+        if shuffle:
+            order = stream(self.config.seed, "minibatches", iteration, epoch).permutation(len(rows))
+            rows = rows.shuffled(torch.from_numpy(order).to(self.device))
+        number = -(-len(rows) // size)
+        edges = [len(rows) * i // number for i in range(number + 1)]
+        for begin, end in itertools.pairwise(edges):
+            yield rows.slice(begin, end)
+
+    # Value normalisation.
+
+    @torch.no_grad()
+    def update_value_normaliser(self, targets: Array) -> None:
+        """Track mean and scale of the value targets. The denormalised outputs of the network do not change.
+
+        Van Hasselt et al., "Learning values across many orders of magnitude", 2016 (PopArt).
+        """
+        weight, mean, square = self.value_moments
+        weight = _VALUE_DECAY * weight + (1 - _VALUE_DECAY)
+        mean = _VALUE_DECAY * mean + (1 - _VALUE_DECAY) * float(targets.mean(dtype=np.float64))
+        square = _VALUE_DECAY * square + (1 - _VALUE_DECAY) * float(np.square(targets, dtype=np.float64).mean())
+        self.value_moments = (weight, mean, square)
+        new_mean = mean / weight
+        new_scale = max(square / weight - new_mean**2, 1e-4) ** 0.5
+        network = self.actor_critic
+        head, old_mean, old_scale = network.value_head, network.value_mean, network.value_scale
+        head.weight.mul_(old_scale / new_scale)
+        head.bias.mul_(old_scale).add_(old_mean - new_mean).div_(new_scale)
+        old_mean.fill_(new_mean)
+        old_scale.fill_(new_scale)
+
+    # State.
+
+    def state(self) -> JsonAndTensors:
+        state, tensors = super().state()
+        return {"value_moments": list(self.value_moments), **state}, tensors
+
+    def check_moments(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().check_moments(state, tensors)
+        validated_part(OnPolicyState, state)
+
+    def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
+        self._load_value_moments(state)
+        return super().load(state, tensors, segments)
+
+    def start_from_weights(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().start_from_weights(state, tensors)
+        self._load_value_moments(state)
+
+    def _load_value_moments(self, state: dict[str, Any]) -> None:
+        weight, mean, square = map(float, state["value_moments"])
+        self.value_moments = (weight, mean, square)
+
+
+def explained_variance(predicted: Array, actual: Array) -> float:
+    """1 − Var(actual − predicted) / Var(actual); 0 if the actual values do not vary."""
+    variance = float(actual.var())
+    return 0.0 if variance == 0 else 1.0 - float((actual - predicted).var()) / variance
