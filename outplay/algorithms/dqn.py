@@ -28,7 +28,7 @@ from outplay.cudagraphs import Scalar
 from outplay.fragments import Fragment
 from outplay.learning import qlearning
 from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
-from outplay.policies import Policy, QPolicy
+from outplay.policies import QPolicy
 from outplay.streams import stream
 
 _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018
@@ -91,12 +91,10 @@ class DQNConfig(ReplayConfig):
 class DQNLearner(ReplayLearner[DQNConfig]):
     """Q-learning on minibatches from the replay buffer."""
 
-    def __init__(self, policy: Policy, config: DQNConfig, frame_stack: int = 1) -> None:
-        super().__init__(policy, config, frame_stack)
-        assert isinstance(policy, QPolicy)
-        self.q_network = policy.q_network
-        self.target = self.add_target("target", self.q_network, policy.flat)
-        self.set_epsilon()
+    def make_networks(self) -> None:
+        assert isinstance(self.policy, QPolicy)
+        self.q_network = self.policy.q_network
+        self.target = self.add_target("target", self.q_network, self.policy.flat)
 
     def start_iteration(self) -> None:
         self.set_epsilon()  # weights that were loaded may have ε of another run

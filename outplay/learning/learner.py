@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from outplay.config import AlgorithmConfig, at
 from outplay.cudagraphs import CapturedStep, Minibatch
@@ -19,6 +19,8 @@ from outplay.fragments import Batch, Fragment
 from outplay.learning.optimizers import Optimizer, ParameterGroup
 from outplay.metrics import RunningMoments
 from outplay.policies import Policy, is_normalisable
+from outplay.policies.networks import Network
+from outplay.policies.policy import flatten
 from outplay.schema import FiniteNumber, Part, check_array, validated_part
 from outplay.spaces import Leaves
 
@@ -55,9 +57,24 @@ class Learner(Generic[C]):
         self.network = policy.network
         self.distribution = policy.distribution
         self.updates = 0  # gradient updates so far, where the learner counts them
+        self.networks: dict[str, Tensor] = {}  # flat vectors of the networks beside the policy's, by name
+        self._normalised: list[nn.Module] = [self.network]
         self.moments = {i: RunningMoments(leaf.shape) for i, leaf in enumerate(policy.leaves) if is_normalisable(leaf)}
+        self.make_networks()
         self.optimizer = Optimizer(self.parameter_groups())
         self._captured: dict[int, CapturedStep[Any]] = {}  # by the number of rows
+
+    def make_networks(self) -> None:
+        """Make the networks that are trained beside the policy's (critics, a temperature), with `add_network`."""
+
+    def add_network(self, name: str, network: nn.Module) -> Tensor:
+        """Train and save a network beside the policy's. Returns its parameters as one flat vector."""
+        flat = self.networks[name] = flatten(network, self.device)
+        for part in network.modules():
+            if isinstance(part, Network):
+                part.normalises = self.network.normalises
+                self._normalised.append(part)
+        return flat
 
     def parameter_groups(self) -> Sequence[ParameterGroup]:
         """The named parameter groups of the optimizer: one, unless a subclass splits it."""
@@ -147,8 +164,9 @@ class Learner(Generic[C]):
             else:
                 moments.update(batch.rows(batch.observations[i]))
             variance = moments.variance.mean() if is_image else moments.variance
-            getattr(self.network, f"observation_mean_{i}").copy_(torch.from_numpy(moments.mean))
-            getattr(self.network, f"observation_scale_{i}").copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))
+            for network in self._normalised:
+                getattr(network, f"observation_mean_{i}").copy_(torch.from_numpy(moments.mean))
+                getattr(network, f"observation_scale_{i}").copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))
 
     # State.
 
@@ -163,7 +181,8 @@ class Learner(Generic[C]):
             for i, m in self.moments.items()
             for name, value in (("mean", m.mean), ("variance", m.variance))
         }
-        return {**self.optimizer.state(), **moments}
+        networks = {f"network.{name}": flat for name, flat in self.networks.items()}
+        return {**self.optimizer.state(), **moments, **networks}
 
     def segments(self, known: Collection[str]) -> Segments:  # noqa: ARG002
         """State that is written in pieces, of which most never change; `known` are on disk already."""
@@ -191,6 +210,8 @@ class Learner(Generic[C]):
         """Restore saved state. Returns whether `segments` are now what `self.segments` returns."""
         self.load_moments(state, tensors)
         self.optimizer.load(tensors)
+        for name, flat in self.networks.items():
+            flat.copy_(tensors[f"network.{name}"])
         return True
 
     def load_moments(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -96,8 +96,8 @@ class ReplayLearner(Learner[C]):
     State: ClassVar[type[LearnerState]] = ReplayLearnerState
 
     def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:
-        super().__init__(policy, config, frame_stack)
         self.targets: dict[str, TargetNetwork[Any]] = {}  # by the name of their tensor in checkpoints
+        super().__init__(policy, config, frame_stack)
         alpha = config.prioritized_replay_alpha if config.prioritized_replay else None
         is_discrete = isinstance(policy.action_space, spaces.Discrete)
         self.replay_spec = ReplaySpec(
