@@ -1,4 +1,4 @@
-"""Settings: what YAML, the command line and keyword arguments become. One validated, immutable object.
+"""Settings: YAML, command line and keyword arguments as one validated, immutable object.
 
 Each field has one sentence, which is also its entry in docs/configuration.md. The settings of one algorithm are in its
 own file, as a subclass of `AlgorithmConfig`.
@@ -63,9 +63,9 @@ _MOST_DEPTH = MOST_DEPTH - 8  # of one value: a file that it is written to adds 
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:
-    """`value` as it comes back from a checkpoint: numbers, texts, lists, dicts with text keys. Nothing else will do.
+    """`value` as a checkpoint would restore it: numbers, strings, lists, dicts with string keys.
 
-    What is used is what was saved, or a resumed run would see something else.
+    So the first run and a resumed one use the same value.
 
     >>> plain({"sizes": (1, 2)}, "env_config")
     {'sizes': [1, 2]}
@@ -75,7 +75,7 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise ConfigError(f"{where}: a key must be a text, and {key!r} is a {type(key).__name__}")
+                raise ConfigError(f"{where}: keys must be strings, and {key!r} is a {type(key).__name__}")
         return {plain(key, where): plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
@@ -88,13 +88,13 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
             raise ConfigError(f"{shortened(where)}: {error}") from None
         return value
     raise ConfigError(
-        f"{where} is a {type(value).__name__}, which cannot be saved; only numbers, texts, lists and dicts can (an "
-        "object that an environment needs comes from its factory: register_env(name, lambda env_config: Env(thing)))"
+        f"{where} is a {type(value).__name__}, which cannot be saved; only numbers, strings, lists and dicts can (pass "
+        "other objects to an environment in its factory: register_env(name, lambda env_config: Env(thing)))"
     )
 
 
 class Settings(BaseModel):
-    """Base of all settings: nothing unknown, nothing changed afterwards."""
+    """Base of all settings: immutable, unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=())
 
@@ -104,50 +104,50 @@ class ModelConfig(Settings):
 
     fcnet_hiddens: list[Positive] | None = Field(
         None,
-        description="Sizes of the hidden layers; unless given, [64, 64], of DQN [256, 256], after convolutions [512].",
+        description="Sizes of the hidden layers; default [64, 64], DQN [256, 256], after convolutions [512].",
     )
     fcnet_activation: Literal["tanh", "relu", "elu", "swish", "linear"] | None = Field(
-        None, description="What follows each hidden layer; unless given, tanh, or relu for DQN and after convolutions."
+        None, description="Activation of the hidden layers; default tanh, or relu for DQN and after convolutions."
     )
     conv_filters: Annotated[list[tuple[Positive, Positive, Positive]] | None, BeforeValidator(_square)] = Field(
-        None, description="Convolutions as [filters, kernel, stride] each; unless given, chosen by the image's size."
+        None, description="Convolutions as [filters, kernel, stride] each; the default depends on the image size."
     )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Of convolutions and hidden layers; outputs and weights stay float32. bfloat16 is faster on some "
-        "chips.",
+        description="Precision of convolutions and hidden layers; outputs and weights stay float32. bfloat16 is faster "
+        "on some CPUs and GPUs.",
     )
-    use_bias: bool = Field(True, description="Whether layers add a bias; the value's output always does.")
+    use_bias: bool = Field(True, description="Whether layers have a bias; the value head always has one.")
     initializer: Literal["orthogonal", "normal"] = Field(
         "orthogonal",
-        description="The first weights: orthogonal with small outputs, as is usual for PPO; or normal with deviation "
+        description="Weight initialisation: orthogonal with a small output layer; or normal with standard deviation "
         "1/√n for n inputs.",
     )
     sparse_inputs: bool = Field(
         False,
-        description="The first layer reads only what is not zero: for observations that are almost all zeros (no "
-        "images, no normalisation).",
+        description="The first layer skips zero inputs: for sparse observations (no images, no normalisation).",
     )
     vf_share_layers: bool | None = Field(
-        None, description="Whether policy and value share all layers but the last; unless given, only for images."
+        None, description="Whether policy and value share all layers but the last; default: only for images."
     )
 
 
 class OptimizerConfig(Settings):
     """The optimizer's arguments. The learning rate is `lr`."""
 
-    type: Literal["adam", "rmsprop", "sgd"] = Field("adam", description="Which optimizer.")
-    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="Adam: the decay of its two moments.")
-    eps: NotNegative = Field(1e-5, description="Adam and RMSProp: added to the root of the second moment.")
-    decay: Decay = Field(0.99, description="RMSProp: the decay of the mean square.")
-    momentum: Fraction = Field(0.0, description="SGD: how much of the last step is kept.")
+    type: Literal["adam", "rmsprop", "sgd"] = Field("adam", description="Optimizer.")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="Adam: decay rates β₁ and β₂.")
+    eps: NotNegative = Field(1e-5, description="Adam and RMSProp: ε, added to the denominator.")
+    decay: Decay = Field(0.99, description="RMSProp: decay rate α.")
+    momentum: Fraction = Field(0.0, description="SGD: momentum.")
 
 
 class ExplorationConfig(Settings):
-    """How actions are chosen while training."""
+    """Exploration while training."""
 
     type: Literal["StochasticSampling"] = Field(
-        "StochasticSampling", description="Draw from the policy's distribution; the only way for on-policy algorithms."
+        "StochasticSampling",
+        description="Sample from the policy's action distribution: the only type for on-policy algorithms.",
     )
 
 
@@ -155,7 +155,7 @@ _USUAL_GROUPS = 4  # enough for the workers of a small machine; each one costs a
 
 
 class AlgorithmConfig(Settings):
-    """What all algorithms have in common."""
+    """Settings that all algorithms share."""
 
     # environment
     env: str | None = Field(None, description="A Gymnasium id, an import path (module:Class) or a registered name.")
@@ -165,8 +165,8 @@ class AlgorithmConfig(Settings):
     env_task_fn: Callable[..., Any] | None = Field(
         None,
         exclude=True,
-        description="Python only: called with (result, env, context) after each iteration; returns the task that "
-        "episodes have from then on, for an environment with set_task(task).",
+        description="Curriculum, Python only: called with (result, env, context) after each iteration; returns the "
+        "task of the episodes that follow, for an environment with set_task(task).",
     )
     num_envs: Lanes = Field(
         16, description="Number of environments; unless given, at least num_workers. Part of the result."
@@ -178,91 +178,97 @@ class AlgorithmConfig(Settings):
     )
     num_envs_per_worker: Lanes | None = Field(
         None,
-        description="RLlib's way: num_envs is this times max(1, num_workers), so the result depends on num_workers.",
+        description="As in RLlib: num_envs is this times max(1, num_workers), so the result depends on num_workers.",
     )
     env_step_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description="Seconds that a step or reset of an environment in Python may take. A worker that takes longer is "
+        description="Time limit of a step or reset of a Python environment, in seconds. A worker that exceeds it is "
         "replaced, at most max_worker_restarts times in a row; with num_workers: 0 the run ends.",
     )
     max_episode_steps: Positive | None = Field(None, description="Truncate episodes after this many steps.")
-    frame_stack: Few = Field(1, description="Observe the last so many frames together.")
+    frame_stack: Few = Field(1, description="Number of stacked frames per observation.")
     atari_preprocessing: bool = Field(
         True,
-        description="ALE/… ids: play through ale-py's vector with its preprocessing (84 × 84 grey, 4 frames stacked, "
-        "skip of 4, no-op starts); env_config then holds the arguments of AtariVectorEnv.",
+        description="ALE/… ids: use ale-py's vector environment with its preprocessing (84 × 84 grayscale, 4 stacked "
+        "frames, frame skip 4, no-op starts); env_config then holds the arguments of AtariVectorEnv.",
     )
     fire_on_reset: bool = Field(
         False,
-        description="With atari_preprocessing: FIRE is pressed after each lost life too, in place of the next action "
-        "(ale-py presses it when a game starts): for Breakout and other games that wait for it.",
+        description="With atari_preprocessing: press FIRE after each lost life too, in place of the next action "
+        "(ale-py presses it at the start): for Breakout and other games that wait for it.",
     )
     normalize_observations: bool = Field(
         False,
-        description="Shift and scale observations by the mean and deviation seen so far (of images: their mean, one "
-        "deviation), updated once per iteration.",
+        description="Standardize observations by their running mean and standard deviation (images: per-pixel mean, "
+        "one standard deviation), updated once per iteration.",
     )
-    reward_scale: FiniteFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
+    reward_scale: FiniteFloat = Field(1.0, description="Factor on rewards for learning.")
     cut_returns_at_rewards: bool = Field(
-        False, description="Returns end at every reward, as if it ended the episode: for games that are won by points."
+        False,
+        description="Treat every non-zero reward as the end of a return: for games that consist of points, as Pong.",
     )
     clip_rewards: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Scaled rewards are cut to at most this, either way, before they are learned from."
+        None, description="Clip scaled rewards to [-x, x] for learning."
     )
     normalize_actions: bool = Field(
-        True, description="Box actions: the policy's [-1, 1] is the space's [low, high]; what lies beyond is cut."
+        True, description="Box actions: map the policy's [-1, 1] to the space's [low, high], and clip."
     )
-    clip_actions: bool = Field(False, description="Box actions, where not normalised: cut them to the space's bounds.")
+    clip_actions: bool = Field(
+        False, description="Box actions that are not normalised: clip them to the space's bounds."
+    )
 
     # collecting
     num_workers: Processes | Literal["auto"] = Field(
-        "auto", description="Processes that collect; 0 collects in the program itself, auto does what is faster."
+        "auto",
+        description="Worker processes that collect experience; 0: the main process collects; auto: what is faster.",
     )
     max_worker_restarts: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
         2,
-        description="Restarts of one worker in a row, without a result in between. After one more death the run ends.",
+        description="Restarts of one worker in a row, without a result in between. After one more crash the run ends.",
     )
     rollout_fragment_length: Positive | Literal["auto"] = Field(
         "auto", description="Steps per environment and Fragment; auto: train_batch_size / num_envs."
     )
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
-        "truncate_episodes", description="Cut Fragments at their length, or only where episodes end."
+        "truncate_episodes", description="Whether Fragments have a fixed length, or consist of whole episodes."
     )
-    train_batch_size: Positive = Field(2048, description="Steps per iteration; at least so many are collected.")
-    explore: bool = Field(True, description="Whether actions are drawn at random while training.")
-    exploration_config: ExplorationConfig = Field(ExplorationConfig(), description="How they are drawn.")
+    train_batch_size: Positive = Field(2048, description="Environment steps per iteration (a minimum).")
+    explore: bool = Field(True, description="Whether to explore while training.")
+    exploration_config: ExplorationConfig = Field(ExplorationConfig(), description="How to explore.")
 
     # learning
-    gamma: Fraction = Field(0.99, description="The discount of later rewards.")
-    lr: NotNegative = Field(3e-4, description="The learning rate.")
+    gamma: Fraction = Field(0.99, description="Discount factor γ.")
+    lr: NotNegative = Field(3e-4, description="Learning rate.")
     lr_schedule: Schedule | None = Field(
-        None, description="The learning rate as [[step, value], …], linear in between; then lr is not used."
+        None, description="Learning rate as [[step, value], …], linearly interpolated; replaces lr."
     )
     optimizer: OptimizerConfig = Field(OptimizerConfig(), description="The optimizer and its arguments.")
-    grad_clip: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Gradients longer than this are shortened to it (the norm over all parameters)."
-    )
+    grad_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="Maximum gradient norm.")
     model: ModelConfig = Field(ModelConfig(), description="The network.")
-    framework: Literal["torch"] = Field("torch", description="PyTorch is the only one.")
+    framework: Literal["torch"] = Field("torch", description="PyTorch is the only supported framework.")
     num_gpus: Annotated[int, Field(ge=0, le=1)] = Field(0, description="1: learn on a GPU.")
     act_on_gpu: bool | Literal["auto"] = Field(
         "auto",
-        description="Whether the program acts on that GPU too (num_workers: 0); auto: if observations are images. Part "
-        "of the result.",
+        description="Whether the main process also acts on the GPU (num_workers: 0); auto: if observations are images. "
+        "Part of the result.",
     )
     learner_threads: Few | Literal["auto"] = Field(
         "auto",
-        description="Threads of the learner; auto: 1 for small networks, else one for each core. Part of the result.",
+        description="Threads of the learner; auto: 1, with image observations one per core. Part of the result.",
     )
 
     # evaluation
-    evaluation_interval: Positive | None = Field(None, description="Evaluate every so many iterations.")
-    evaluation_duration: Positive = Field(10, description="How long an evaluation takes.")
-    evaluation_duration_unit: Literal["episodes", "timesteps"] = Field("episodes", description="In which unit.")
-    evaluation_num_workers: Processes = Field(
-        0, description="Processes that evaluate; 0 evaluates in the program itself."
+    evaluation_interval: Positive | None = Field(
+        None, description="Iterations between evaluations; null: no evaluation."
     )
-    evaluation_explore: bool = Field(False, description="Whether actions are drawn at random in evaluations.")
+    evaluation_duration: Positive = Field(10, description="Length of an evaluation.")
+    evaluation_duration_unit: Literal["episodes", "timesteps"] = Field(
+        "episodes", description="Unit of evaluation_duration."
+    )
+    evaluation_num_workers: Processes = Field(
+        0, description="Worker processes for evaluation; 0: the main process evaluates."
+    )
+    evaluation_explore: bool = Field(False, description="Whether to explore in evaluations.")
     evaluation_max_episode_steps: Positive | Literal["auto"] | None = Field(
         "auto",
         description="Truncate evaluation episodes after this many steps; auto: Atari games after 5 minutes (18,000 "
@@ -270,10 +276,12 @@ class AlgorithmConfig(Settings):
     )
 
     # the rest
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Where all randomness of the run comes from.")
-    metrics_num_episodes: Positive = Field(100, description="Over how many of the last episodes figures are.")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Random seed of the run.")
+    metrics_num_episodes: Positive = Field(
+        100, description="Number of recent episodes that episode metrics are averaged over."
+    )
     log_level: Literal["DEBUG", "INFO", "WARN", "WARNING", "ERROR"] = Field(
-        "WARN", description="Which messages are shown."
+        "WARN", description="Least severe level of messages that are shown."
     )
 
     @model_validator(mode="before")
@@ -320,7 +328,7 @@ class AlgorithmConfig(Settings):
 
     @property
     def least_steps(self) -> int:
-        """Fragments are collected until there are so many steps."""
+        """Fragments are collected until they have this many steps."""
         return self.train_batch_size
 
 
@@ -363,7 +371,7 @@ def with_default(base: type[BaseModel], name: str, default: Any) -> Any:
 
 
 def one_name_each(cls: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
-    """Some settings have two names (`lambda` and `lambda_`). If both are given, what was given later holds."""
+    """Some settings have two names (`lambda` and `lambda_`). If both are given, the later one counts."""
     order = list(data)
     pairs = [(name, f.alias) for name, f in cls.model_fields.items() if f.alias]
     earlier = {min(pair, key=order.index) for pair in pairs if pair[0] in data and pair[1] in data}
@@ -371,7 +379,7 @@ def one_name_each(cls: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_true(value: Any, otherwise: bool = False) -> bool:
-    """As a setting that is true or false is read; what is neither (`otherwise`) is refused later, with its name."""
+    """A boolean setting before validation; `otherwise` if it is no boolean, which validation then refuses by name."""
     try:
         return TypeAdapter(bool).validate_python(value)
     except ValidationError:
@@ -399,7 +407,7 @@ S = TypeVar("S", bound=BaseModel)
 
 
 def validated(cls: type[S], data: dict[str, Any], where: str) -> S:
-    """Settings from a dict; what is wrong becomes one sentence that begins with `where`."""
+    """Settings from a dict. Raises ConfigError: one sentence that begins with `where`."""
     if not isinstance(data, dict):
         raise ConfigError(f"{where}: settings (key: value) are needed, not {data!r}")
     try:
@@ -455,11 +463,11 @@ def _value(value: Any) -> str:
     return shortened(repr(value))
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+_WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 
 
 def type_in_words(field: FieldInfo) -> str:
-    """What a field takes, for messages and for the documentation."""
+    """The values that a field accepts, for messages and for the documentation."""
     return _words(field.annotation, _bounds(field.metadata))
 
 

@@ -356,7 +356,7 @@ def test_learning_that_runs_away_is_told_as_such(tmp_path: Path) -> None:
     ("body", "sentence"),
     [
         ({"stop": {"evaluation/episode_return_mean": 1}}, "needs evaluation_interval, or it is never reached"),
-        ({"config": {"env_config": {"table": {1: 5}}}}, "env_config.table: a key must be a text, and 1 is a int"),
+        ({"config": {"env_config": {"table": {1: 5}}}}, "env_config.table: keys must be strings, and 1 is a int"),
         ({"config": {"env_config": {"thing": object()}}}, "env_config.thing is a object, which cannot be saved"),
         ({"stop": {"evaluation/nothing": 1}}, "there is no metric 'evaluation/nothing'"),
         ({"name": "../x"}, "the name '../x' cannot be a folder's"),
