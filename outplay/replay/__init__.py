@@ -1,4 +1,4 @@
-"""Replay: experience that is kept and learned from again and again."""
+"""Replay buffers: uniform, prioritized, sharded over actors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prioritised replay: steps drawn in proportion to how wrong the learner was about them."""
+"""Prioritized experience replay (Schaul et al. 2016): steps are sampled in proportion to their TD error."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ _BLOCK, _FEW_BLOCKS = 16, 4096  # measured
 
 
 class SumTree:
-    """Numbers at places, with their sum, and which place a part of the sum falls on: for many at once.
+    """A sum tree over an array of priorities, vectorised.
 
     >>> tree = SumTree(4)
     >>> tree.set(np.array([0, 2]), np.array([1.0, 3.0]))
     >>> tree.find(np.array([0.5, 1.5, 3.9]))
     array([0, 2, 2])
 
-    Blocks of 16 are summed up, blocks of those sums again, until so few are left that they are added up each time: a
-    wide tree takes numpy fewer calls than a binary one. Every sum follows from the numbers alone, not from how they
-    came.
+    Nodes have 16 children, up to a last level that is summed as a whole: a wide tree takes numpy fewer calls than a
+    binary one. Sums depend on the present priorities alone, not on the order of updates.
     """
 
     def __init__(self, size: int) -> None:
-        self._numbers: list[Array] = []  # first those at the places, then the sums of their blocks, and so on
-        self._running: list[Array] = []  # (blocks, 16): the same numbers added up from the left, within each block
+        self._numbers: list[Array] = []  # by level: the priorities, then the sums of their blocks, and so on
+        self._running: list[Array] = []  # by level, (blocks, 16): cumulative sums within each block
         blocks = size
         while not self._running or blocks > _FEW_BLOCKS:
             blocks = -(-blocks // _BLOCK)
             self._numbers.append(np.zeros(blocks * _BLOCK))
             self._running.append(np.zeros((blocks, _BLOCK)))
         self._numbers.append(np.zeros(blocks))
-        self._top = np.zeros(blocks + 1)  # the last sums added up from the left: before each of them, and all
+        self._top = np.zeros(blocks + 1)  # cumulative sums of the last level, starting with 0
 
     @property
     def total(self) -> float:
@@ -52,12 +51,12 @@ class SumTree:
         return values
 
     def set(self, places: Array, values: Array) -> None:
-        """Of a place that stands twice, the last value holds."""
+        """Set priorities. If an index occurs twice, its last value counts."""
         self._numbers[0][places] = values
         blocks = places
         for level, running in enumerate(self._running):
             blocks = blocks // _BLOCK
-            if len(blocks) > 1:  # places in one block stand side by side, mostly: others are summed up twice
+            if len(blocks) > 1:  # most equal blocks are neighbours; the others are summed twice
                 first = np.ones(len(blocks), bool)
                 np.not_equal(blocks[1:], blocks[:-1], out=first[1:])
                 blocks = blocks[first]
@@ -67,8 +66,8 @@ class SumTree:
         np.cumsum(self._numbers[-1], out=self._top[1:])
 
     def find(self, masses: Array) -> Array:
-        """The place where the sum up to it first exceeds each of these numbers in [0, total)."""
-        # What is below the last sum, and not below the one before, never leads to where nothing is: rounding might.
+        """For each number in [0, total): the first index whose cumulative sum exceeds it."""
+        # Rounding must not lead to an index with priority 0.
         masses = np.minimum(masses, np.nextafter(self._top[-1], 0))
         places: Array = np.searchsorted(self._top[1:], masses, side="right")
         masses = masses - self._top[places]
@@ -83,7 +82,7 @@ class SumTree:
 
 
 class PrioritizedReplay(Replay):
-    """Steps drawn in proportion to priority^α (Schaul et al. 2016). New steps have the highest priority so far."""
+    """Samples steps in proportion to priority^α. New steps get the highest priority so far."""
 
     def __init__(self, *arguments: Any, alpha: float = 0.6, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -92,11 +91,11 @@ class PrioritizedReplay(Replay):
 
     def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
         lanes = self._lanes_of[fragment.group]
-        lane = lanes.start  # they move on together
+        lane = lanes.start  # all lanes of a group are at the same step
         known, gone = int(self.newest[lane]), int(self.oldest[lane])
         super().add(fragment, rewards, over)
         oldest, newest = int(self.oldest[lane]), int(self.newest[lane])
-        # What can no longer be drawn, among it all that was overwritten; and what can be drawn from now on.
+        # Steps that can no longer be sampled get priority 0; those that now can, the highest.
         old, new = self._places(lanes, range(gone, oldest)), self._places(lanes, range(max(known, oldest), newest))
         values = np.concatenate([np.zeros(len(old)), np.full(len(new), self.highest**self.alpha)])
         self._set_places(np.concatenate([old, new]), values)
@@ -118,7 +117,7 @@ class PrioritizedReplay(Replay):
         return len(self), self.tree.total
 
     def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Transitions:
-        """One from each of `number` equal parts of the sum, weighted by (1 / (steps · chance))^β; the largest is 1."""
+        """Stratified sampling, with importance weights (1 / (steps · probability))^β, normalised by the largest."""
         return relative(self.part(number, rng, beta, 1.0, len(self)))
 
     def part(self, number: int, rng: np.random.Generator, beta: float, share: float, steps: int) -> Transitions:
@@ -130,9 +129,9 @@ class PrioritizedReplay(Replay):
         return self.transitions(last - (last - slots) % self.slots, lanes, (steps * chances) ** -beta)
 
     def update(self, places: Array, errors: Array) -> None:
-        """New priorities: the size of the errors. If a place stands twice, its last one holds.
+        """Set priorities to the absolute TD errors. If an index occurs twice, its last error counts.
 
-        What can no longer be drawn stays so, however late the errors come.
+        Steps that can no longer be sampled keep priority 0.
         """
         there = self.tree[places] > 0
         priorities = np.abs(errors[there]).astype(np.float64) + _LEAST_PRIORITY
@@ -152,7 +151,7 @@ class PrioritizedReplay(Replay):
             oldest, newest = int(self.oldest[lanes.start]), int(self.newest[lanes.start])
             saved, since = arrays.get(f"priorities.{group}", np.zeros(0)), int(state["oldest"][str(group)])
             until = min(newest, since + len(saved) // (lanes.stop - lanes.start))
-            # Others have none yet: they were saved without, or could not be drawn then.
+            # Steps without a saved priority get the highest.
             self._set(lanes, range(oldest, newest), np.array(self.highest**self.alpha))
             begin = max(oldest, since)
             rows = saved.reshape(-1, lanes.stop - lanes.start)[begin - since : until - since]
@@ -160,20 +159,20 @@ class PrioritizedReplay(Replay):
 
 
 def relative(drawn: Transitions) -> Transitions:
-    """With weights relative to the largest."""
+    """With importance weights normalised by the largest."""
     return replace(drawn, weights=(drawn.weights / drawn.weights.max()).astype(np.float32))
 
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """What a process needs to make a replay."""
+    """The settings of a replay buffer: what a process needs to make one."""
 
     leaves: tuple[Leaf, ...]
     capacity: int
     n_step: int = 1
     gamma: float = 0.99
     stack: int = 1
-    alpha: float | None = None  # of priorities; None: there are none
+    alpha: float | None = None  # priority exponent; None: uniform sampling
     action_shape: tuple[int, ...] = ()
     num_actions: int | None = None  # of a Discrete space
 

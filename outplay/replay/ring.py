@@ -1,11 +1,11 @@
-"""Replay: experience kept in arrays of fixed size, to be learned from again and again.
+"""The replay buffer: experience in preallocated ring buffers.
 
-Steps lie as (T, N): T slots of a ring for each of N lanes; step number t of a lane is in slot t % T. The lanes of one
-EnvGroup move on together, those of others may be ahead or behind. What can be drawn are steps whose future (n steps of
-it) is known and whose past (the frames that are stacked) is still there.
+Arrays have shape (T, N): T slots for each of N lanes; step number t of a lane is in slot t % T. The lanes of one
+EnvGroup advance together; those of another may be ahead or behind. A step can be sampled if its next n steps are known
+and the frames stacked with it are still in the buffer.
 
-On disk, steps lie in segments: once a segment is full it never changes, so it is written once and
-linked to from then on.
+On disk, steps are stored in segments. A full segment never changes: it is written once, and later checkpoints link to
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outplay.replay.undo import Undo
 from outplay.spaces import Leaf, Leaves
 
 Array = np.ndarray
-Kept = list[OrderedDict[int, Leaves]]  # for each lane, observations by the number of their step
+Kept = list[OrderedDict[int, Leaves]]  # for each lane, observations by step number
 
 _SEGMENT_BYTES = 16_000_000
 _NAME = re.compile(r"([0-9]{4,6})-([0-9]{10,15})-([0-9]{10,15})(-open)?")
@@ -33,31 +33,31 @@ _COLUMNS = ("actions", "rewards", "terminated", "truncated", "began")
 
 @dataclass
 class Transitions:
-    """B transitions over up to n steps each, as a learner needs them."""
+    """B n-step transitions."""
 
     observations: Leaves  # (B, …)
     actions: Array  # (B, …)
-    rewards: Array  # (B,): Σ γ^k r over the m ≤ n steps up to an episode's end
-    next_observations: Leaves  # (B, …): what came after them
+    rewards: Array  # (B,): n-step return Σ γ^k r, over m ≤ n steps if the episode ends earlier
+    next_observations: Leaves  # (B, …): after m steps
     discounts: Array  # (B,): γ^m, and 0 where the episode terminated
-    weights: Array  # (B,): importance weights; 1 where all are equally likely to be drawn
-    places: Array  # (B,): where they lie
+    weights: Array  # (B,): importance-sampling weights; 1 with uniform sampling
+    places: Array  # (B,): indices into the buffer, for priority updates
 
 
 @dataclass
 class Sequences:
-    """L steps in a row, B times, for policies with a memory."""
+    """B sequences of L consecutive steps, for recurrent policies."""
 
     observations: Leaves  # (L, B, …)
     actions: Array
     rewards: Array
     terminated: Array
     truncated: Array
-    episode_start: Array  # (L, B): the memory begins anew here
+    episode_start: Array  # (L, B): the recurrent state is reset here
 
 
 class Segment(NamedTuple):
-    """Steps `begin` to `end` of one EnvGroup's lanes. The last one is open: what its last step leads to may change."""
+    """Steps `begin` to `end` of one EnvGroup. The newest segment is open: its last step may change."""
 
     group: int
     begin: int
@@ -77,28 +77,29 @@ class Segment(NamedTuple):
 
 
 def is_stacked(leaf: Leaf, stack: int) -> bool:
-    """Whether a leaf is a stack of frames, of which only the newest is kept."""
+    """Whether a leaf is a stack of frames, of which only the newest is stored."""
     return stack > 1 and leaf.is_image and leaf.shape[0] == stack
 
 
 def drawable(first: Array, added: Array, slots: int | Array, stack: int, n_step: int) -> tuple[Array, Array, Array]:
-    """Of lanes with so many steps `added`, `first` the oldest of them that was loaded: the oldest that is kept; from
-    which one on they can be drawn, and up to which one not, since what comes after it is not known yet."""
+    """Step numbers per lane: the oldest step in the buffer; the range of steps that can be sampled, [oldest, newest).
+
+    `added` is the number of steps added so far, `first` the oldest step that was loaded from a checkpoint.
+    """
     kept = np.maximum(first, added - slots)
     oldest = np.where(kept > 0, np.minimum(kept + stack - 1, added), 0)
     return kept, oldest, np.maximum(oldest, added - n_step)
 
 
 class Replay:
-    """Steps of all lanes, drawn with equal chances.
+    """A replay buffer with uniform sampling.
 
     >>> replay = Replay(leaves, groups={0: 8, 1: 8}, capacity=100_000, n_step=3, gamma=0.99)
     >>> replay.add(fragment)
     >>> transitions = replay.sample(32, rng)
 
-    `groups` are the numbers and sizes of the EnvGroups whose Fragments it takes. With `stack`, images are stacks of so
-    many frames of which only the newest is kept; the others are those of the steps before. 1,000,000 steps of Atari
-    (84 × 84 × 4) take 7.1 GB.
+    `groups` maps the index of each EnvGroup to its number of lanes. With `stack`, image observations are stacks of that
+    many frames, and each frame is stored once: 1,000,000 steps of Atari (84 × 84 × 4) take 7.1 GB.
     """
 
     def __init__(
@@ -117,12 +118,12 @@ class Replay:
         self.n_step = n_step
         self.gamma = gamma
         self.stack = stack
-        self.added = np.zeros(self.lanes, np.int64)  # steps of each lane
-        self.first = np.zeros(self.lanes, np.int64)  # the oldest that was loaded
-        self.highest = 1.0  # of all priorities so far, where there are some
+        self.added = np.zeros(self.lanes, np.int64)  # steps added per lane
+        self.first = np.zeros(self.lanes, np.int64)  # the oldest step loaded from a checkpoint
+        self.highest = 1.0  # the highest priority so far, with prioritized replay
         self.undo = Undo()
         ends = np.cumsum(list(groups.values())).tolist()
-        self._next = dict.fromkeys(groups, 0)  # the number of the Fragment that comes next
+        self._next = dict.fromkeys(groups, 0)  # by EnvGroup: the number of the next Fragment
         self._lanes_of = {g: slice(end - size, end) for (g, size), end in zip(groups.items(), ends, strict=True)}
         shape = (self.slots, self.lanes)
         self._stacked = [is_stacked(leaf, stack) for leaf in leaves]
@@ -135,34 +136,36 @@ class Replay:
         self.rewards = np.zeros(shape, np.float32)
         self.terminated = np.zeros(shape, bool)
         self.truncated = np.zeros(shape, bool)
-        self.began = np.zeros(shape, np.int64)  # the step that each one's episode began with
-        # An episode's first observation, where frames are stacked; and what came after a truncated one's last step.
+        self.began = np.zeros(shape, np.int64)  # the first step of the episode
+        # First observations of episodes, if frames are stacked; final observations of truncated episodes.
         self.firsts: Kept = [OrderedDict() for _ in range(self.lanes)]
         self.finals: Kept = [OrderedDict() for _ in range(self.lanes)]
-        self.last = tuple(np.zeros((self.lanes, *leaf.shape), leaf.dtype) for leaf in leaves)  # what comes after it all
+        self.last = tuple(
+            np.zeros((self.lanes, *leaf.shape), leaf.dtype) for leaf in leaves
+        )  # the observation after the newest step
         self._count()
 
     def _count(self) -> None:
-        """What of each lane can be drawn: from `oldest` to before `newest`."""
+        """Update the range of steps that can be sampled: `oldest` (inclusive) to `newest` (exclusive)."""
         self.kept, self.oldest, self.newest = drawable(self.first, self.added, self.slots, self.stack, self.n_step)
         self._up_to = np.cumsum(self.newest - self.oldest)
 
     @property
     def is_ready(self) -> bool:
-        """Whether something can be drawn."""
+        """Whether at least one step can be sampled."""
         return len(self) > 0
 
     def __len__(self) -> int:
-        """How many steps can be drawn."""
+        """How many steps can be sampled."""
         return int(self._up_to[-1])
 
     @property
     def steps(self) -> int:
-        """How many are kept."""
+        """How many steps are in the buffer."""
         return int((self.added - self.kept).sum())
 
     def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
-        """Take in a Fragment, the oldest steps making way; `rewards`, `over` (terminated) instead of its own."""
+        """Add a Fragment, overwriting the oldest steps. `rewards` and `over` (terminated) replace its own."""
         lanes, steps = self._lanes_of[fragment.group], len(fragment.rewards)
         assert steps + self.n_step + self.stack <= self.slots
         before = int(self.added[lanes.start])
@@ -205,13 +208,13 @@ class Replay:
                 kept.popitem(last=False)
 
     def remember(self) -> Callable[[], None]:
-        """A function that takes back all that is added, and all priorities that change, from now on."""
+        """A function that undoes all additions and priority updates from now on."""
         self.undo.begin()
         self.undo.keep(functools.partial(setattr, self, "highest", self.highest))
         return self.undo.all
 
     def _keep_for_undo(self, group: int, steps: int) -> None:
-        """What the next Fragment, of so many steps, will overwrite."""
+        """Save what the next Fragment, with this many steps, will overwrite."""
         lanes = self._lanes_of[group]
         added = int(self.added[lanes.start])
         slots = np.arange(added - 1, added + steps) % self.slots  # the last step, too: it may be sealed
@@ -224,9 +227,9 @@ class Replay:
             self.undo.keep(functools.partial(kept.__setitem__, lanes, [by_step.copy() for by_step in kept[lanes]]))
 
     def _seal(self, fragment: Fragment, lanes: slice, before: int) -> Array:
-        """Where a Fragment does not go on from the last step, that one was cut off. Which lanes begin anew here.
+        """Mark the last step as truncated where this Fragment does not continue it. Returns the lanes that start anew.
 
-        Environments may have begun anew, or been rebuilt as they were not; a Fragment may be missing after a failure.
+        That happens if environments were restarted, could not be rebuilt exactly, or a Fragment was lost in a failure.
         """
         slot = (before - 1) % self.slots
         open_ended = ~(self.terminated[slot, lanes] | self.truncated[slot, lanes]) & (before > self.first[lanes])
@@ -239,32 +242,33 @@ class Replay:
             self.finals[lane][before - 1] = tuple(leaf[lane].copy() for leaf in self.last)
         return elsewhere
 
-    # Drawing.
+    # Sampling.
 
     def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Transitions]:
-        """One `sample` after the other, for each of these generators."""
+        """One minibatch for each random generator."""
         for rng in rngs:
             yield self.sample(number, rng, beta)
 
     def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Transitions:  # noqa: ARG002
-        """`number` transitions; `beta` is for those that have priorities."""
+        """Sample `number` transitions; `beta` matters with prioritized replay only."""
         drawn = rng.integers(0, len(self), number)
         lanes = np.searchsorted(self._up_to, drawn, "right")
         return self.transitions(self.newest[lanes] - self._up_to[lanes] + drawn, lanes, np.ones(number, np.float32))
 
     def holdings(self) -> tuple[int, float]:
-        """(how many steps can be drawn, the sum of their priorities): steps without priorities have 1 each."""
+        """(number of steps that can be sampled, sum of their priorities); without priorities each counts 1."""
         return len(self), float(len(self))
 
     def part(self, number: int, rng: np.random.Generator, beta: float, share: float, steps: int) -> Transitions:  # noqa: ARG002
-        """As `sample`, of a minibatch of which `share` is drawn from here, and the rest from replays beside this one.
+        """The part of a minibatch that comes from this shard.
 
-        They hold `steps` that can be drawn in all. Weights are not made relative to the largest yet.
+        `share` is this shard's share of the minibatch, `steps` the number of steps in all shards. Importance weights
+        are not normalised yet.
         """
         return self.sample(number, rng)
 
     def transitions(self, times: Array, lanes: Array, weights: Array) -> Transitions:
-        """Those that begin with these steps."""
+        """The transitions that start at these steps."""
         rows = self._rows(times, lanes)
         if self.n_step == 1:
             rewards, last, discount = self.rewards.take(rows), times, np.float32(self.gamma)
@@ -280,7 +284,7 @@ class Replay:
             last, discount = times + taken - 1, self.gamma**taken
             ends = (np.arange(len(times)), taken - 1)
             terminated, truncated = over[ends], cut[ends]
-        # Nothing comes after a termination: any observation will do. All in one go, and in one piece of memory.
+        # After a termination any observation will do: its discount is 0. One gather for both, in one array.
         after = last + ~(terminated | truncated)
         seen = self.observations_at(np.concatenate([times, after]), np.concatenate([lanes, lanes]))
         observations, following = (
@@ -300,7 +304,7 @@ class Replay:
         )
 
     def _rows(self, times: Array, lanes: Array) -> Array:
-        """Where steps lie, if slots and lanes are counted through."""
+        """Flat indices of steps."""
         rows: Array = times % self.slots * self.lanes + lanes
         return rows
 
@@ -322,7 +326,7 @@ class Replay:
         return tuple(found)
 
     def sequences(self, number: int, length: int, rng: np.random.Generator) -> Sequences:
-        """Drawn at random; an episode may end within, and the next one begin."""
+        """Random sequences; they may cross episode boundaries."""
         choices = np.maximum(0, self.added - length + 1 - self.oldest)
         up_to = np.cumsum(choices)
         drawn = rng.integers(0, up_to[-1], number)
@@ -341,7 +345,7 @@ class Replay:
         )
 
     def update(self, places: Array, errors: Array) -> None:
-        """How wrong the learner was about what it drew: of no matter where all have equal chances."""
+        """Update priorities by TD errors; uniform sampling ignores them."""
 
     # Saving.
 
@@ -354,9 +358,9 @@ class Replay:
         return state, last
 
     def segments(self, known: Container[str]) -> dict[str, Callable[[], dict[str, Array]]]:
-        """All kept steps, in pieces, by name: how to get them. `known` are the names of those that are on disk already.
+        """All stored steps as segments: by name, a function that reads one. `known` are on disk already.
 
-        Those are not read again: their oldest steps may be gone.
+        Segments on disk keep their names, even if their oldest steps have been overwritten here.
         """
         return {segment.name: functools.partial(self.read, segment.name) for segment in self._segments(known)}
 
@@ -373,7 +377,7 @@ class Replay:
 
     @property
     def _segment_length(self) -> int:
-        """In steps: so that what is not full, which is written each time, is a few megabytes."""
+        """In steps. The open segment, which is written with every checkpoint, is then at most a few megabytes."""
         step = sum(store.nbytes for store in self.observations) // self.slots
         return max(1, min(_SEGMENT_BYTES // max(1, step), self.slots))
 
@@ -393,7 +397,7 @@ class Replay:
         return arrays
 
     def load(self, state: dict[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Take back what was saved of these EnvGroups; of a larger replay, the newest steps. Then `write` segments."""
+        """Restore saved counters; `write` then restores the segments. Of a larger buffer the newest steps are kept."""
         self.highest = float(state["highest"])
         for group, lanes in self._lanes_of.items():
             self.added[lanes], self.first[lanes] = int(state["added"][str(group)]), int(state["kept"][str(group)])
@@ -403,7 +407,7 @@ class Replay:
         self._count()
 
     def write(self, name: str, arrays: dict[str, Array]) -> None:
-        """Put the steps of a segment back; older ones first."""
+        """Restore the steps of a segment; older segments first."""
         segment = Segment.named(name)
         lanes = self._lanes_of[segment.group]
         begin = max(segment.begin, int(self.kept[lanes.start]))
@@ -421,7 +425,7 @@ class Replay:
 
 
 def _pieces(begin: int, end: int, slots: int) -> Iterable[tuple[int, int]]:
-    """begin … end, cut where the ring begins anew."""
+    """The range begin … end, split where the ring buffer wraps around."""
     while begin < end:
         edge = min(end, (begin // slots + 1) * slots)
         yield begin, edge

@@ -1,4 +1,4 @@
-"""A replay spread over several actors: each keeps the steps of some EnvGroups, and draws its part of each minibatch."""
+"""A replay buffer sharded over actors: each stores the steps of some EnvGroups and samples its part of a minibatch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from outplay.replay.ring import Segment, Transitions, drawable
 Array = np.ndarray
 
 _MOST_TOLD = 32
-_BY_GROUP = ("added", "kept", "oldest", "next")  # what a replay knows of each EnvGroup
+_BY_GROUP = ("added", "kept", "oldest", "next")  # counters per EnvGroup
 
 
 class ReplayShard:
@@ -34,7 +34,7 @@ class ReplayShard:
         return getattr(self.replay, method)(*arguments)
 
     def part(self, *arguments: Any) -> tuple[Transitions, float]:
-        """That of `Replay`, and the sum of all priorities."""
+        """As `Replay.part`, with the sum of all priorities."""
         return self.replay.part(*arguments), self.replay.holdings()[1]
 
     def remember(self) -> None:
@@ -48,21 +48,21 @@ class ReplayShard:
 
 
 class ShardedReplay:
-    """What `Replay` is to a learner, over actors: EnvGroup g is in number g % n.
+    """A `Replay` over several actors: EnvGroup g is stored in shard g % n.
 
     >>> replay = ShardedReplay(spec, groups={0: 8, 1: 8}, number=2)
 
-    Of each minibatch, an actor draws a part in proportion to what it holds: its steps, or the sum of their priorities.
-    So the chances and weights of transitions are those of one replay with all of them. Each minibatch is asked for
-    while the learner still has the one before. What is drawn does not depend on time: calls reach an actor in the order
-    in which they were made.
+    Of each minibatch, a shard samples a part in proportion to its number of steps, or the sum of their priorities. So
+    sampling probabilities and importance weights are those of one buffer. The next minibatch is requested while the
+    learner uses the present one. Results do not depend on timing: calls reach an actor in the order in which they were
+    made.
     """
 
     def __init__(self, spec: ReplaySpec, groups: Mapping[int, int], number: int) -> None:
         self._spec = spec
         self._sizes = dict(groups)
         self._added = dict.fromkeys(groups, 0)
-        self._first = dict.fromkeys(groups, 0)  # the oldest that was loaded
+        self._first = dict.fromkeys(groups, 0)  # the oldest step loaded from a checkpoint
         shares = [{g: size for g, size in groups.items() if g % number == i} for i in range(number)]
         lanes = sum(groups.values())
         self._shards: list[ActorHandle] = []
@@ -89,7 +89,7 @@ class ShardedReplay:
         return bool((newest > oldest).any())
 
     def remember(self) -> Callable[[], None]:
-        """As that of `Replay`. Calls reach an actor in order: what is under way is taken back, too."""
+        """As `Replay.remember`. Calls reach an actor in order, so pending ones are undone, too."""
         added, first = dict(self._added), dict(self._first)
         self._told.extend(shard.remember.remote() for shard in self._shards)
 
@@ -119,7 +119,7 @@ class ShardedReplay:
             yield self._received(asked.popleft(), masses)
 
     def _ask(self, number: int, rng: np.random.Generator, beta: float, steps: int, masses: Array) -> dict[int, Ref]:
-        """Let each shard that has a part in this minibatch draw it. Their sizes, as priorities are, are stratified."""
+        """Request a minibatch: the number of rows from each shard is drawn by stratified sampling."""
         up_to = masses.cumsum()
         points = (np.arange(number) + rng.random(number)) / number * up_to[-1]
         shards = np.searchsorted(up_to, np.minimum(points, np.nextafter(up_to[-1], 0)), "right")
@@ -130,7 +130,7 @@ class ShardedReplay:
         }
 
     def _received(self, parts: dict[int, Ref], masses: Array) -> Transitions:
-        """The minibatch; `masses` are brought up to date with what the shards held then."""
+        """Join the parts of a minibatch, and update `masses`: the sum of priorities in each shard."""
         drawn = []
         for shard, ref in parts.items():
             part, masses[shard] = _result(ref)
@@ -144,7 +144,7 @@ class ShardedReplay:
             self._tell(self._shards[shard], "update", places[own] // number, errors[own])
 
     def _tell(self, shard: ActorHandle, method: str, *arguments: Any) -> None:
-        """A call whose result matters only if it fails; if many are under way, the first is waited for."""
+        """A call whose result matters only if it fails. If many are pending, wait for the first."""
         self._told.append(_call(shard, method, *arguments))
         if len(self._told) > _MOST_TOLD:
             _result(self._told.popleft())
@@ -178,7 +178,7 @@ class ShardedReplay:
 
 
 def joined(parts: list[Transitions]) -> Transitions:
-    """One minibatch of its parts."""
+    """Concatenate the parts of a minibatch."""
     if len(parts) == 1:
         return parts[0]
 

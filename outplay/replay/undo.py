@@ -1,4 +1,4 @@
-"""Undo: what a replay was before, kept piece by piece as it is overwritten, since copying all of it would take long."""
+"""An undo log: a replay buffer is too large to be copied, so overwritten values are saved."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Step = Callable[[], None]
 
 
 class Undo:
-    """Steps that put back what was overwritten, the last first. None are kept before it `begin`s.
+    """Functions that restore overwritten values, called in reverse order. Nothing is logged before `begin()`.
 
     >>> undo, numbers = Undo(), [1, 2]
     >>> undo.begin()
-    >>> undo.keep(lambda: numbers.__setitem__(0, 1))  # before it is overwritten, so that it may fail halfway
+    >>> undo.keep(lambda: numbers.__setitem__(0, 1))  # before overwriting, which may fail halfway
     >>> numbers[0] = 5
     >>> undo.all()
     >>> numbers
@@ -47,6 +47,6 @@ class Undo:
         self.keep(put_back)
 
     def all(self) -> None:
-        """Put everything back. May be called again, if it was interrupted."""
+        """Restore everything. May be called again if it was interrupted."""
         for step in reversed(self._steps or []):
             step()
