@@ -19,7 +19,7 @@ from outplay.fragments import Batch, Fragment
 from outplay.learning.optimizers import Optimizer, ParameterGroup
 from outplay.metrics import RunningMoments
 from outplay.policies import Policy, is_normalisable
-from outplay.policies.networks import Network
+from outplay.policies.network import Network
 from outplay.policies.policy import flatten
 from outplay.schema import FiniteNumber, Part, check_array, validated_part
 from outplay.spaces import Leaves

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.distributions import Distribution, distribution_for
-from outplay.policies.networks import ActorCritic, is_normalisable
+from outplay.policies.encoder import is_normalisable
 from outplay.policies.policy import ActionScaling, Policy, Weights
 from outplay.policies.qnetwork import QNetwork, QOptions
 from outplay.policies.qpolicy import QPolicy

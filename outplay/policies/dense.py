@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from torch import nn
 
-from outplay.policies.networks import FURTHEST, Network
+from outplay.policies.encoder import CLIP_RANGE
+from outplay.policies.network import Network
 from outplay.spaces import Leaves
 
 Array = np.ndarray
@@ -76,7 +77,7 @@ class Dense:
         for x, normaliser in zip(observations, self._normalisers, strict=True):
             if normaliser is not None:
                 x = x if x.dtype.kind == "f" else x.astype(np.float32)  # as torch does, not in doubles
-                x = ((x - normaliser[0]) * normaliser[1]).clip(-FURTHEST, FURTHEST)
+                x = ((x - normaliser[0]) * normaliser[1]).clip(-CLIP_RANGE, CLIP_RANGE)
             parts.append(x.reshape(len(x), -1))
         features = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
         return np.ascontiguousarray(features, np.float32)  # rows apart in memory would be summed up in another order

@@ -16,9 +16,10 @@ from outplay import spaces
 from outplay.config import ModelConfig
 from outplay.cudagraphs import CapturedActing
 from outplay.errors import CheckpointError, ConfigError, EnvError
+from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.dense import Dense
 from outplay.policies.distributions import distribution_for
-from outplay.policies.networks import ActorCritic, Network
+from outplay.policies.network import Network
 from outplay.spaces import Leaf, Leaves, leaves
 from outplay.streams import seed_for
 
@@ -74,8 +75,8 @@ class Policy:
         """In another process, or as a deep copy: the parameters are views of one vector again."""
         vars(self).update(state, _captured={}, _dense=None)
         self.flat = flatten(self.network, self.device)
-        if self.network.stands_still:
-            self._stand_still()
+        if self.network.is_frozen:
+            self._freeze()
 
     def __copy__(self) -> Self:
         """With the same network."""
@@ -98,6 +99,7 @@ class Policy:
 
     @property
     def model(self) -> Network:
+        """The network: an alias for code written for RLlib."""
         return self.network
 
     @property
@@ -149,7 +151,7 @@ class Policy:
     @torch.inference_mode()
     def _by_torch(self, observations: Leaves) -> Array:
         arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
-        if self.device.type == "cuda" and self.network.stands_still and self.network.capturable:
+        if self.device.type == "cuda" and self.network.is_frozen and self.network.capturable:
             if (rows := len(arrays[0])) not in self._captured:
                 self._captured[rows] = CapturedActing(self._outputs, arrays, self.device)
             return self._captured[rows](arrays).numpy()
@@ -199,8 +201,8 @@ class Policy:
         with torch.no_grad():
             for name, p in self.network.state_dict().items():
                 p.copy_(torch.as_tensor(np.array(weights[name])))
-        if self.network.stands_still:
-            self._stand_still()
+        if self.network.is_frozen:
+            self._freeze()
 
     def snapshot(self, version: int) -> Weights:
         return Weights(version, self.flat.detach().cpu().numpy().copy())
@@ -221,11 +223,11 @@ class Policy:
         self.version = weights.version
         with torch.no_grad():
             self.flat.copy_(torch.from_numpy(np.array(weights.flat)))
-        self._stand_still()
+        self._freeze()
 
-    def _stand_still(self) -> None:
-        """The weights stay as they are until the next ones: what follows from them alone is computed now."""
-        self.network.stand_still()
+    def _freeze(self) -> None:
+        """The weights do not change until the next ones: precompute what depends on them alone."""
+        self.network.freeze()
         self._dense = Dense.of(self.network) if self.device.type == "cpu" else None
 
 

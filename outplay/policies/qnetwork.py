@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from outplay.config import ModelConfig
 from outplay.memory import check_parameters
-from outplay.policies.networks import Network, initialised
+from outplay.policies.network import Network, initialize
 from outplay.spaces import Leaf
 
 
@@ -95,7 +95,7 @@ class QNetwork(Network):
         self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms), persistent=False)
         for module in self.modules():
             # Small outputs: no action is thought well of, or ill, before it was tried.
-            initialised(module, model.initializer, generator, 0.1 if module in self._heads() else 2**0.5)
+            initialize(module, model.initializer, generator, 0.1 if module in self._heads() else 2**0.5)
 
     def _linear(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear | NoisyLinear:
         return NoisyLinear(inputs, outputs, self._sigma, bias) if self.is_noisy else nn.Linear(inputs, outputs, bias)
@@ -111,8 +111,8 @@ class QNetwork(Network):
         )
 
     @property
-    def lowers(self) -> bool:
-        return super().lowers and not self.is_noisy  # a copy would lack the noise
+    def acts_in_low_precision(self) -> bool:
+        return super().acts_in_low_precision and not self.is_noisy  # a copy would lack the noise
 
     def _heads(self) -> list[nn.Module]:
         return [self.advantage_head] if self.value_head is None else [self.advantage_head, self.value_head]

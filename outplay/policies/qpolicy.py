@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outplay.config import ModelConfig
 from outplay.errors import EnvError
-from outplay.policies.networks import Network
+from outplay.policies.network import Network
 from outplay.policies.policy import Policy
 from outplay.policies.qnetwork import QNetwork, QOptions
 from outplay.spaces import Leaves, in_one_line

@@ -17,8 +17,8 @@ from outplay.config import ModelConfig
 from outplay.errors import CheckpointError, ConfigError, EnvError
 from outplay.policies import ActionScaling, Policy, QPolicy, distribution_for
 from outplay.policies.dense import Dense
-from outplay.policies.networks import SparseLinear, set_entries
 from outplay.policies.qnetwork import QOptions
+from outplay.policies.sparse import SparseLinear, nonzero_entries
 from outplay.spaces import check_action_space, empty, leaves, split
 
 OBSERVATION_SPACES: dict[str, spaces.Space[Any]] = {
@@ -200,7 +200,7 @@ def test_samples_follow_the_distribution(name: str) -> None:
 def test_what_is_set_is_found_row_by_row(dtype: torch.dtype, width: int) -> None:
     x = (torch.rand(20, width, generator=torch.Generator().manual_seed(0)) < 0.1).to(dtype)
     x[3] = 0
-    rows, columns = set_entries(x)
+    rows, columns = nonzero_entries(x)
     assert torch.stack([rows, columns], 1).equal(x.nonzero())
 
 
@@ -235,7 +235,7 @@ def test_sparse_inputs_change_nothing_but_the_cost() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_weights_that_stand_still_are_the_ones_that_were_given(precision: Any) -> None:
+def test_frozen_weights_are_the_ones_that_were_given(precision: Any) -> None:
     space = spaces.Box(0, 255, (4, 20, 20), np.uint8)
     model = ModelConfig(conv_filters=[(8, 4, 2)], fcnet_hiddens=[16], precision=precision)
     policies = [Policy(space, spaces.Discrete(3), model, seed, True, True) for seed in range(3)]

@@ -1,0 +1,100 @@
+"""The actor-critic network: a policy and a value."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from outplay.config import ModelConfig
+from outplay.policies.encoder import Encoder
+from outplay.policies.network import Network, initialize
+from outplay.spaces import Leaf
+
+
+class ActorCritic(Network):
+    """A policy and a value over the same observations, with shared or separate layers."""
+
+    value_mean: Tensor
+    value_scale: Tensor
+
+    def __init__(
+        self,
+        leaves: tuple[Leaf, ...],
+        num_params: int,
+        num_constant: int,
+        config: ModelConfig,
+        with_value: bool,
+        generator: torch.Generator,
+    ) -> None:
+        """`num_params` of the action distribution, of which the last `num_constant` ignore the observation."""
+        super().__init__(leaves, config)
+        self.shares_layers = config.vf_share_layers if config.vf_share_layers is not None else self.has_images
+        self.with_value = with_value
+        # A Gaussian's standard deviation does not depend on the observation.
+        self.log_std = nn.Parameter(torch.zeros(num_constant)) if num_constant else None
+        self.policy_head = nn.Linear(self.num_hidden, num_params - num_constant, bias=config.use_bias)
+        if with_value:
+            if not self.shares_layers:
+                self.value_encoder = Encoder(leaves, config) if self.has_images else self.encoder
+                self.value_hidden = self._make_hidden()
+            self.value_head = nn.Linear(self.num_hidden, 1)  # with a bias, which follows the scale of the values
+        self.register_buffer("value_mean", torch.zeros(()))
+        self.register_buffer("value_scale", torch.ones(()))
+        for module in self.modules():
+            gain = 2**0.5
+            if module is self.policy_head:
+                gain = 0.01
+            elif with_value and module is self.value_head:
+                gain = 1.0
+            initialize(module, config.initializer, generator, gain)
+
+    def _trunks(self) -> list[nn.Module]:
+        separate = self.with_value and not self.shares_layers
+        return [*super()._trunks(), *([self.value_encoder, self.value_hidden] if separate else [])]
+
+    def _params(self, hidden: Tensor) -> Tensor:
+        params: Tensor = self.policy_head(hidden)
+        return params if self.log_std is None else torch.cat([params, self.log_std.expand(len(params), -1)], -1)
+
+    @torch.no_grad()
+    def head(self) -> tuple[Tensor, Tensor]:
+        """The parameters of the action distribution, and with shared layers the value."""
+        rows: list[Tensor] = [self.policy_head.weight]
+        bias: Tensor | None = self.policy_head.bias
+        biases = [rows[0].new_zeros(len(rows[0])) if bias is None else bias]
+        if self.log_std is not None:
+            rows.append(rows[0].new_zeros(len(self.log_std), rows[0].shape[1]))
+            biases.append(self.log_std)
+        if self.with_value and self.shares_layers:
+            rows.append(self.value_head.weight * self.value_scale)
+            biases.append(self.denormalised(self.value_head.bias))
+        return torch.cat(rows), torch.cat(biases)
+
+    def policy(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """The parameters of the action distribution, (B, P)."""
+        return self._params(self._features(self.encoder, self.hidden, observations))
+
+    def normalised_value(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """The value before denormalisation, (B,): the raw output of the value head."""
+        if self.shares_layers:
+            hidden = self._features(self.encoder, self.hidden, observations)
+        else:
+            hidden = self._features(self.value_encoder, self.value_hidden, observations)
+        return self.value_head(hidden).squeeze(-1)  # type: ignore[no-any-return]
+
+    def value(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """The value in units of reward, (B,)."""
+        return self.denormalised(self.normalised_value(observations))
+
+    def denormalised(self, value: Tensor) -> Tensor:
+        return value * self.value_scale + self.value_mean
+
+    def normalised(self, value: Tensor) -> Tensor:
+        return (value - self.value_mean) / self.value_scale
+
+    def both(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """`policy()` and `normalised_value()` of the same observations; shared layers are computed once."""
+        if not self.shares_layers:
+            return self.policy(observations), self.normalised_value(observations)
+        hidden = self._features(self.encoder, self.hidden, observations)
+        return self._params(hidden), self.value_head(hidden).squeeze(-1)

@@ -1,0 +1,186 @@
+"""The Network: what all networks share, from observations to the last hidden layer."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from typing import ClassVar, Self
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from outplay.config import ModelConfig
+from outplay.errors import ConfigError
+from outplay.memory import check_parameters
+from outplay.policies.encoder import Encoder, Normalisers, image_layout, is_normalisable
+from outplay.policies.sparse import SparseLinear
+from outplay.spaces import Leaf
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "swish": nn.SiLU,
+    "linear": nn.Identity,
+}
+
+
+class Network(nn.Module):
+    """Base of all networks: `encoder`, then the hidden layers `hidden`. A subclass adds its heads.
+
+    Observation normalisers are buffers of the network. So they travel and are saved with its parameters, and do not
+    change while experience is collected or the policy is evaluated.
+    """
+
+    default_hiddens: ClassVar[list[int]] = [64, 64]
+    default_activation: ClassVar[str] = "tanh"
+
+    encoder: Encoder
+    hidden: nn.Sequential
+
+    def __init__(self, leaves: tuple[Leaf, ...], config: ModelConfig) -> None:
+        super().__init__()
+        self.leaves = leaves
+        self.has_images = any(leaf.is_image for leaf in leaves)
+        hiddens = [512] if self.has_images else self.default_hiddens
+        hiddens = config.fcnet_hiddens if config.fcnet_hiddens is not None else hiddens
+        if config.sparse_inputs and (self.has_images or not hiddens):
+            raise ConfigError("model.sparse_inputs: the first layer must be one of fcnet_hiddens, not a convolution")
+        self._config = config
+        self._activation = _ACTIVATIONS[
+            config.fcnet_activation or ("relu" if self.has_images else self.default_activation)
+        ]
+        self.encoder = Encoder(leaves, config)
+        self._sizes = [self.encoder.num_features, *hiddens]
+        self.num_hidden = self._sizes[-1]
+        self.hidden = self._make_hidden()
+        for i, leaf in enumerate(leaves):
+            if is_normalisable(leaf):
+                self.register_buffer(f"observation_mean_{i}", torch.zeros(leaf.shape))
+                self.register_buffer(f"observation_scale_{i}", torch.ones(() if leaf.is_image else leaf.shape))
+        self.normalises = False
+        self.autocasts = config.precision == "bfloat16"
+        self.dtype = torch.bfloat16 if self.autocasts else torch.float32
+        self._frozen: tuple[Normalisers, dict[nn.Module, nn.Module]] | None = None
+
+    def _make_hidden(self) -> nn.Sequential:
+        return _mlp(self._sizes, self._activation, self._config)
+
+    def _trunks(self) -> list[nn.Module]:
+        """The modules that `_features` is called with."""
+        return [self.encoder, self.hidden]
+
+    def normalisers(self) -> Normalisers:
+        """(mean, scale) of each leaf that is normalised; those of images in the layout of images."""
+        normalisers: Normalisers = [None] * len(self.leaves)
+        for i, leaf in enumerate(self.leaves):
+            if self.normalises and is_normalisable(leaf):
+                mean, scale = getattr(self, f"observation_mean_{i}"), getattr(self, f"observation_scale_{i}")
+                if leaf.is_image:
+                    mean, scale = image_layout(mean[None], leaf).to(self.dtype), scale.to(self.dtype)
+                normalisers[i] = (mean, scale)
+        return normalisers
+
+    def head(self) -> tuple[Tensor, Tensor] | None:
+        """The acting output as a linear function of the last hidden layer, (weight, bias); None if it is not linear."""
+        return None
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold it: not where sizes depend on values, or constants come from the host."""
+        kinds = (spaces.MultiDiscrete, spaces.Discrete)
+        return not self.encoder.is_sparse and not any(isinstance(leaf.space, kinds) for leaf in self.leaves)
+
+    @property
+    def acts_in_low_precision(self) -> bool:
+        """Whether acting uses a copy of the weights in lower precision."""
+        return self.autocasts and self.has_images
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._frozen is not None
+
+    @torch.no_grad()
+    def freeze(self) -> None:
+        """Precompute what depends on the weights alone, for acting. Call it again whenever the weights have changed."""
+        if self._frozen is None:
+            low = self.acts_in_low_precision
+            self._frozen = ([], {part: copy.deepcopy(part).to(self.dtype) if low else part for part in self._trunks()})
+        for part, frozen in self._frozen[1].items():
+            if frozen is not part:
+                for parameter, new in zip(frozen.parameters(), part.parameters(), strict=True):
+                    parameter.copy_(new)
+        normalisers = self.normalisers()
+        if not self._frozen[0]:
+            self._frozen[0][:] = normalisers
+        for held, normaliser in zip(self._frozen[0], normalisers, strict=True):  # at their addresses, for CUDA graphs
+            if held is not None and normaliser is not None:
+                held[0].copy_(normaliser[0])
+                held[1].copy_(normaliser[1])
+
+    def arranged(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Observations as the other methods take them: images in the layout of convolutions."""
+        return tuple(
+            image_layout(x, leaf) if leaf.is_image else x for x, leaf in zip(observations, self.leaves, strict=True)
+        )
+
+    def _features(self, encoder: nn.Module, hidden: nn.Module, observations: tuple[Tensor, ...]) -> Tensor:
+        """The last hidden layer. Lower precision ends there: outputs are computed in float32."""
+        normalisers = self.normalisers() if self._frozen is None else self._frozen[0]
+        features: Tensor
+        if self._frozen is not None and (frozen := self._frozen[1])[hidden] is not hidden:
+            features = frozen[hidden](frozen[encoder](observations, normalisers, self.dtype).to(self.dtype))
+        elif self.autocasts:
+            with torch.autocast(observations[0].device.type, torch.bfloat16, cache_enabled=False):
+                features = hidden(encoder(observations, normalisers, self.dtype))
+        else:
+            features = hidden(encoder(observations, normalisers, self.dtype))
+        return features.float()
+
+    @property
+    def base_model(self) -> Self:
+        """The network itself: an alias for code written for RLlib, `policy.model.base_model.summary()`."""
+        return self
+
+    def summary(self) -> str:
+        """Print, and return, a table of the layers and the number of their parameters."""
+        rows = [
+            (name or "(own)", type(module).__name__, f"{count:,}")
+            for name, module in self.named_modules()
+            if (count := sum(p.numel() for p in module.parameters(recurse=False)))
+        ]
+        width = max(len(name) for name, _, _ in rows)
+        lines = [f"{name:<{width}}  {kind:<10} {count:>12}" for name, kind, count in rows]
+        total = sum(p.numel() for p in self.parameters())
+        text = "\n".join([*lines, f"{'total':<{width}}  {'':<10} {total:>12,}"])
+        print(text)
+        return text
+
+
+def _mlp(sizes: list[int], activation: type[nn.Module], config: ModelConfig) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    check_parameters(sum(a * b for a, b in pairwise(sizes)), "model.fcnet_hiddens")
+    for i in range(len(sizes) - 1):
+        kind = SparseLinear if config.sparse_inputs and i == 0 else nn.Linear
+        layers += [kind(sizes[i], sizes[i + 1], bias=config.use_bias), activation()]
+    return nn.Sequential(*layers)
+
+
+@torch.no_grad()
+def initialize(module: nn.Module, initializer: str, generator: torch.Generator, gain: float) -> None:
+    """Initialize a layer: orthogonal weights times `gain`, or normal ones with standard deviation 1/√inputs."""
+    if not hasattr(module, "weight"):
+        return
+    weight, bias = module.weight, module.bias
+    assert isinstance(weight, Tensor)
+    is_sparse = isinstance(module, SparseLinear)
+    # Convolution weights are channels-last in memory; orthogonal_ needs the plain layout.
+    first = torch.empty(weight.T.shape if is_sparse else weight.shape)
+    if initializer == "normal":
+        first.normal_(generator=generator).div_(first[0].numel() ** 0.5)
+    else:
+        nn.init.orthogonal_(first, gain, generator=generator)
+    weight.copy_(first.T if is_sparse else first)
+    if isinstance(bias, Tensor):
+        bias.zero_()
