@@ -15,7 +15,7 @@ import numpy as np
 from outplay.algorithms import iteration, saving
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
-from outplay.collect import AsyncCollector, Collector, Evaluator, PolicySpec, RolloutSpec, SyncCollector, torch_threads
+from outplay.collect import AsyncCollector, Collector, Evaluator, RolloutSpec, SyncCollector, torch_threads
 from outplay.config import AlgorithmConfig, plain, validated
 from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
 from outplay.errors import ConfigError
@@ -23,7 +23,7 @@ from outplay.fragments import Fragment
 from outplay.learning.learner import Learner
 from outplay.memory import enough_memory
 from outplay.metrics import EpisodeWindow, Timers
-from outplay.policies import Policy, Weights
+from outplay.policies import Policy, PolicySpec, Weights
 from outplay.runs.checkpoint import (
     Checkpoint,
     OnDisk,
@@ -89,14 +89,14 @@ class Algorithm:
         self.config = validated(self.Config, {**given, "env": name}, f"{type(self).__name__} config")
         log.setLevel(self.config.log_level)
         self.env_spec = EnvSpec(
-            name,
-            factory,
-            self.config.env_config,
-            self.config.max_episode_steps,
-            self.config.frame_stack,
-            self.config.atari_preprocessing,
-            self.config.env_step_timeout_s,
-            self.config.fire_on_reset,
+            name=name,
+            factory=factory,
+            env_config=self.config.env_config,
+            max_episode_steps=self.config.max_episode_steps,
+            frame_stack=self.config.frame_stack,
+            atari_preprocessing=self.config.atari_preprocessing,
+            step_timeout_s=self.config.env_step_timeout_s,
+            fire_on_reset=self.config.fire_on_reset,
         )
         self.probe = probe_env(self.env_spec, self.config.seed)
         self.env_spec = replace(self.env_spec, global_streams=self.probe.global_streams)
@@ -145,16 +145,16 @@ class Algorithm:
     def _policy_spec(self) -> PolicySpec:
         config = self.config
         return PolicySpec(
-            self.probe.observation_space,
-            self.probe.action_space,
-            config.model,
-            config.seed,
-            self.with_value,
-            config.normalize_observations,
-            config.normalize_actions,
-            config.clip_actions,
-            self.policy_class,
-            self.policy_class.settings(config),
+            observation_space=self.probe.observation_space,
+            action_space=self.probe.action_space,
+            model=config.model,
+            seed=config.seed,
+            with_value=self.with_value,
+            normalize_observations=config.normalize_observations,
+            normalize_actions=config.normalize_actions,
+            clip_actions=config.clip_actions,
+            policy_class=self.policy_class,
+            options=self.policy_class.options_from(config),
         )
 
     @property
@@ -164,15 +164,15 @@ class Algorithm:
     def _rollout_spec(self) -> RolloutSpec:
         config = self.config
         return RolloutSpec(
-            self.env_spec,
-            self._policy_spec(),
-            config.seed,
-            self.group_sizes,
-            config.fragment_length,
-            config.batch_mode == "complete_episodes",
-            config.explore,
-            "cuda" if config.act_on_gpu else "cpu",
-            config.max_worker_restarts,
+            env=self.env_spec,
+            policy=self._policy_spec(),
+            seed=config.seed,
+            group_sizes=self.group_sizes,
+            fragment_length=config.fragment_length,
+            complete_episodes=config.batch_mode == "complete_episodes",
+            explore=config.explore,
+            device="cuda" if config.act_on_gpu else "cpu",
+            max_worker_restarts=config.max_worker_restarts,
         )
 
     @property

@@ -5,13 +5,12 @@ from __future__ import annotations
 from outplay.collect.asynchronous import AsyncCollector
 from outplay.collect.collector import Collector, SyncCollector
 from outplay.collect.evaluation import Evaluator
-from outplay.collect.worker import PolicySpec, RolloutSpec, RolloutWorker, torch_threads
+from outplay.collect.worker import RolloutSpec, RolloutWorker, torch_threads
 
 __all__ = [
     "AsyncCollector",
     "Collector",
     "Evaluator",
-    "PolicySpec",
     "RolloutSpec",
     "RolloutWorker",
     "SyncCollector",

@@ -8,37 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium
 import torch
 
 from outplay.collect.episodes import EpisodeLimits, EpisodeResults, play_episodes
-from outplay.config import ModelConfig
 from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector, split_envs
 from outplay.envs.deadline import end_called_off, may_end_process
 from outplay.envs.group import take_turns
 from outplay.fragments import Fragment
-from outplay.policies import Policy, Weights
+from outplay.policies import Policy, PolicySpec, Weights
 from outplay.streams import seed_for, stream
-
-
-@dataclass(frozen=True)
-class PolicySpec:
-    """What a process needs to make the same policy."""
-
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
-    model: ModelConfig
-    seed: int
-    with_value: bool
-    normalize_observations: bool
-    normalize_actions: bool
-    clip_actions: bool
-    kind: type[Policy] = Policy
-    more: dict[str, Any] = field(default_factory=dict)  # what this kind takes besides
-
-    def make(self) -> Policy:
-        shared = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("kind", "more")}
-        return self.kind(**shared, **self.more)
 
 
 @dataclass(frozen=True)

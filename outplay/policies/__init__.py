@@ -5,15 +5,18 @@ from __future__ import annotations
 from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.distributions import Distribution, distribution_for
 from outplay.policies.encoder import is_normalisable
-from outplay.policies.policy import ActionScaling, Policy, Weights
+from outplay.policies.policy import Policy, Weights
 from outplay.policies.qnetwork import QNetwork, QOptions
 from outplay.policies.qpolicy import QPolicy
+from outplay.policies.scaling import ActionScaling
+from outplay.policies.spec import PolicySpec
 
 __all__ = [
     "ActionScaling",
     "ActorCritic",
     "Distribution",
     "Policy",
+    "PolicySpec",
     "QNetwork",
     "QOptions",
     "QPolicy",

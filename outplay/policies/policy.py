@@ -5,23 +5,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from outplay import spaces
-from outplay.config import ModelConfig
 from outplay.cudagraphs import CapturedActing
 from outplay.errors import CheckpointError, ConfigError, EnvError
 from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.dense import Dense
 from outplay.policies.distributions import distribution_for
 from outplay.policies.network import Network
+from outplay.policies.scaling import ActionScaling
 from outplay.spaces import Leaf, Leaves, leaves
 from outplay.streams import seed_for
+
+if TYPE_CHECKING:
+    from outplay.policies.spec import PolicySpec
 
 Array = np.ndarray
 
@@ -37,32 +39,22 @@ class Weights:
 class Policy:
     """Chooses actions.
 
-    >>> policy = Policy(observation_space, action_space, ModelConfig(), seed=0)
+    >>> policy = Policy(PolicySpec(observation_space, action_space))
     >>> actions, state, extras = policy.act(observations, state, explore=True, rng=rng)
     """
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        model: ModelConfig,
-        seed: int,
-        with_value: bool = True,
-        normalize_observations: bool = False,
-        normalize_actions: bool = True,
-        clip_actions: bool = False,
-    ) -> None:
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self.leaves: tuple[Leaf, ...] = leaves(observation_space)
-        self.distribution = distribution_for(action_space)
-        generator = torch.Generator().manual_seed(seed_for(seed, "weights"))
-        self.network = self._make_network(model, with_value, generator)
-        self.network.normalises = normalize_observations
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec = spec
+        self.observation_space = spec.observation_space
+        self.action_space = spec.action_space
+        self.leaves: tuple[Leaf, ...] = leaves(spec.observation_space)
+        self.distribution = distribution_for(spec.action_space)
+        self.network = self._make_network(torch.Generator().manual_seed(seed_for(spec.seed, "weights")))
+        self.network.normalises = spec.normalize_observations
         self.flat = flatten(self.network)
         # With shared layers the value comes with the action at next to no cost; else the learner asks for all at once.
-        self._values_when_acting = with_value and getattr(self.network, "shares_layers", False)
-        self._scaling = ActionScaling(action_space, normalize_actions, clip_actions)
+        self._values_when_acting = spec.with_value and getattr(self.network, "shares_layers", False)
+        self._scaling = ActionScaling(spec.action_space, spec.normalize_actions, spec.clip_actions)
         self.version = 0
         self.device = torch.device("cpu")
         self._captured: dict[int, CapturedActing] = {}  # by the number of rows
@@ -85,9 +77,9 @@ class Policy:
         return shared
 
     @staticmethod
-    def settings(config: Any) -> dict[str, Any]:  # noqa: ARG004 - other kinds of policies have some
-        """What of an algorithm's settings this kind of policy takes, beside what all do."""
-        return {}
+    def options_from(config: Any) -> Any:  # noqa: ARG004 - a subclass may have options
+        """The `PolicySpec.options` of this class of policy, from an algorithm's settings: none."""
+        return None
 
     def to(self, device: str) -> Self:
         """Move the network to a device."""
@@ -141,9 +133,9 @@ class Policy:
         }
         return plain, next_state, extras
 
-    def _make_network(self, model: ModelConfig, with_value: bool, generator: torch.Generator) -> Network:
-        numbers = self.distribution.num_params, self.distribution.num_constant
-        return ActorCritic(self.leaves, *numbers, model, with_value, generator)
+    def _make_network(self, generator: torch.Generator) -> Network:
+        sizes = self.distribution.num_params, self.distribution.num_constant
+        return ActorCritic(self.leaves, *sizes, self.spec.model, self.spec.with_value, generator)
 
     def _chosen(self, params: Array, explore: bool, rng: np.random.Generator) -> Array:
         return self.distribution.sample(params, rng) if explore else self.distribution.mode(params)
@@ -249,72 +241,3 @@ def flatten(model: nn.Module, device: torch.device | None = None) -> Tensor:
         tensor.data = view
         offset += tensor.numel()
     return flat
-
-
-class ActionScaling:
-    """From the policy's actions to the environment's, as one array.
-
-    Box actions, if normalised: [-1, 1] is [low, high] where both are finite; a bound that is finite is never crossed.
-    Those of integers are rounded. The parts of Dict and Tuple actions are scaled each by itself, side by side.
-    """
-
-    def __init__(self, space: gymnasium.Space[Any], normalize: bool, clip: bool) -> None:
-        self.space = space
-        self.shape = tuple(space.shape or ())
-        self.start: Any = 0
-        self.parts: list[ActionScaling] = []
-        if spaces.is_composite(space):
-            self.parts = [ActionScaling(part, normalize, clip) for part in spaces.action_parts(space)]
-        elif isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
-            self.start = space.start
-        self.is_box = isinstance(space, gymnasium.spaces.Box)
-        self.clips = normalize or clip
-        if isinstance(space, gymnasium.spaces.Box):
-            self.low, self.high, bounded = _bounds(space)
-            self.rounds = not np.issubdtype(np.dtype(space.dtype), np.floating)
-            self.clips |= self.rounds  # a larger integer would not fit its type
-            bounded &= normalize
-            low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
-            self.scale = ((high - low) / 2).astype(np.float64 if self.rounds else np.float32)
-            self.middle = ((high + low) / 2).astype(self.scale.dtype)
-
-    def __call__(self, actions: Array) -> Array:
-        if self.parts:
-            return self._side_by_side(actions)
-        if not self.is_box:
-            # A choice has no axis of its own; several have one, whatever the shape of their space.
-            actions = actions.reshape(*actions.shape[:-1], *self.shape) if self.shape else actions
-            return actions + self.start if np.any(self.start) else actions
-        shape = (*actions.shape[:-1], *self.shape)
-        actions = self.middle + self.scale * actions
-        if self.rounds:
-            actions = np.rint(actions)
-        if self.clips:
-            actions = actions.clip(self.low, self.high)
-        return actions.reshape(shape).astype(self.space.dtype, copy=False)
-
-    def _side_by_side(self, actions: Array) -> Array:
-        """In doubles, which hold floats and integers alike."""
-        batch, columns, begin = actions.shape[:-1], [], 0
-        for part in self.parts:
-            size = spaces.action_size(part.space)
-            if isinstance(part.space, gymnasium.spaces.Discrete):
-                own = part(actions[..., begin])
-            else:
-                own = part(actions[..., begin : begin + size])
-            columns.append(own.reshape(*batch, size).astype(np.float64))
-            begin += size
-        return np.concatenate(columns, -1)
-
-
-_LARGEST = 2.0**53  # integers beyond are not exact as doubles
-
-
-def _bounds(space: gymnasium.spaces.Box) -> tuple[Array, Array, Array]:
-    """The bounds of a Box, (n,) each, and where both are: not where they are only what the type can hold."""
-    low, high = space.low.ravel(), space.high.ravel()
-    if np.issubdtype(np.dtype(space.dtype), np.floating):
-        return low, high, np.isfinite(low) & np.isfinite(high)
-    bounded = space.bounded_below.ravel() & space.bounded_above.ravel()
-    low, high = low.astype(np.float64).clip(min=-_LARGEST), high.astype(np.float64).clip(max=_LARGEST)
-    return low, high, bounded & (high - low < _LARGEST)

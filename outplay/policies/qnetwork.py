@@ -18,7 +18,7 @@ from outplay.spaces import Leaf
 
 @dataclass(frozen=True)
 class QOptions:
-    """How a Q-network says what actions are worth."""
+    """The options of a QPolicy: its network and its exploration."""
 
     dueling: bool = True
     distributional: str | None = None  # "c51", "qr"
@@ -27,6 +27,7 @@ class QOptions:
     v_max: float = 10.0
     noisy: bool = False
     noisy_sigma: float = 0.5
+    epsilon_spread: float = 0.0
 
 
 class NoisyLinear(nn.Module):

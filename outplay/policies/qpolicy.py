@@ -1,4 +1,4 @@
-"""The policy of Q-learning: the best action, or now and then one at random."""
+"""The policy of Q-learning: ε-greedy."""
 
 from __future__ import annotations
 
@@ -10,48 +10,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outplay.config import ModelConfig
 from outplay.errors import EnvError
 from outplay.policies.network import Network
 from outplay.policies.policy import Policy
 from outplay.policies.qnetwork import QNetwork, QOptions
+from outplay.policies.spec import PolicySpec
 from outplay.spaces import Leaves, in_one_line
 
 Array = np.ndarray
 
 
 class QPolicy(Policy):
-    """Chooses among discrete actions by their values.
+    """ε-greedy over the Q-values of discrete actions.
 
-    >>> policy = QPolicy(observation_space, action_space, ModelConfig(), seed=0, q=QOptions(dueling=True))
+    >>> policy = QPolicy(PolicySpec(observation_space, action_space, options=QOptions(dueling=True)))
 
-    While it explores, lane i of N draws an action at random with chance ε^(1 + spread · i/(N − 1)), where ε is part of
-    the Weights: all lanes alike if `spread` is 0, as in Ape-X if it is 7 (Horgan et al. 2018).
+    While it explores, lane i of N takes a random action with probability ε^(1 + spread · i/(N − 1)). ε comes with the
+    Weights. All lanes have the same ε if `epsilon_spread` is 0; Ape-X uses 7 (Horgan et al. 2018).
     """
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *arguments: Any,
-        q: QOptions | None = None,
-        spread: float = 0.0,
-        **more: Any,
-    ) -> None:
-        if not isinstance(action_space, gymnasium.spaces.Discrete):
+    def __init__(self, spec: PolicySpec) -> None:
+        if not isinstance(spec.action_space, gymnasium.spaces.Discrete):
             raise EnvError(
-                f"DQN needs a Discrete action space, and this one is {in_one_line(action_space)}; PPO takes any"
+                f"DQN needs a Discrete action space, and this one is {in_one_line(spec.action_space)}; PPO takes any"
             )
-        self._q = q or QOptions()
-        self._spread = spread
-        self._chances: Array | None = None  # of an action at random, in each lane
-        super().__init__(observation_space, action_space, *arguments, **more)
+        self._options: QOptions = spec.options or QOptions()
+        self._chances: Array | None = None  # of a random action, in each lane
+        super().__init__(spec)
 
     @staticmethod
-    def settings(config: Any) -> dict[str, Any]:
-        names = QOptions.__dataclass_fields__
-        options = QOptions(**{name: getattr(config, name) for name in names})
-        return {"q": options, "spread": config.exploration_config.epsilon_spread or 0.0}
+    def options_from(config: Any) -> QOptions:
+        own = {name: getattr(config, name) for name in QOptions.__dataclass_fields__ if name != "epsilon_spread"}
+        return QOptions(**own, epsilon_spread=config.exploration_config.epsilon_spread)
 
     @property
     def q_network(self) -> QNetwork:
@@ -61,14 +51,14 @@ class QPolicy(Policy):
     def for_lanes(self, first: int, number: int, total: int) -> Self:
         """The same policy, for these lanes of all, until the next Weights."""
         shared = copy.copy(self)
-        exponents = 1.0 + self._spread * np.arange(first, first + number) / max(1, total - 1)
+        exponents = 1.0 + self._options.epsilon_spread * np.arange(first, first + number) / max(1, total - 1)
         shared._chances = self.q_network.epsilon.item() ** exponents
         return shared
 
     def act(
         self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-        if self._q.noisy:
+        if self._options.noisy:
             self.q_network.draw_noise(rng if explore else None)
         return super().act(observations, state, explore, rng)
 
@@ -77,8 +67,8 @@ class QPolicy(Policy):
         super()._act_at_random()
         self.q_network.epsilon.fill_(1.0)
 
-    def _make_network(self, model: ModelConfig, with_value: bool, generator: torch.Generator) -> Network:  # noqa: ARG002
-        return QNetwork(self.leaves, self.distribution.num_params, model, self._q, generator)
+    def _make_network(self, generator: torch.Generator) -> Network:
+        return QNetwork(self.leaves, self.distribution.num_params, self.spec.model, self._options, generator)
 
     def _outputs(self, observations: tuple[Tensor, ...]) -> Tensor:
         return self.q_network.values(self.network.arranged(observations))

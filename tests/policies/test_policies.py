@@ -15,7 +15,7 @@ from torch import nn
 
 from outplay.config import ModelConfig
 from outplay.errors import CheckpointError, ConfigError, EnvError
-from outplay.policies import ActionScaling, Policy, QPolicy, distribution_for
+from outplay.policies import ActionScaling, Policy, PolicySpec, QPolicy, distribution_for
 from outplay.policies.dense import Dense
 from outplay.policies.qnetwork import QOptions
 from outplay.policies.sparse import SparseLinear, nonzero_entries
@@ -66,7 +66,7 @@ def act(policy: Policy, space: spaces.Space[Any], batch: int = 4, explore: bool 
 @pytest.mark.parametrize("name", OBSERVATION_SPACES)
 def test_a_policy_acts_on_any_observation(name: str) -> None:
     space = OBSERVATION_SPACES[name]
-    policy = Policy(space, spaces.Discrete(3), ModelConfig(), seed=0)
+    policy = Policy(PolicySpec(space, spaces.Discrete(3), ModelConfig(), seed=0))
     actions, _, extras = act(policy, space)
     assert actions.shape == (4,)
     assert extras["dist"].shape == (4, 3)
@@ -77,7 +77,7 @@ def test_a_policy_acts_on_any_observation(name: str) -> None:
 @pytest.mark.parametrize("name", ACTION_SPACES)
 def test_actions_are_in_their_space(name: str, explore: bool) -> None:
     observed, space = spaces.Box(-1, 1, (3,)), ACTION_SPACES[name]
-    policy = Policy(observed, space, ModelConfig(), seed=0)
+    policy = Policy(PolicySpec(observed, space, ModelConfig(), seed=0))
     actions, _, _ = act(policy, observed, batch=64, explore=explore)
     for action in policy.to_env(actions):
         assert space.contains(np.asarray(action) if isinstance(space, spaces.Box) else action), action
@@ -94,30 +94,32 @@ def test_what_is_not_supported_is_named() -> None:
 
 def test_the_layers_are_what_the_model_says() -> None:
     space = spaces.Box(-1, 1, (3,))
-    shared = Policy(space, spaces.Discrete(2), ModelConfig(fcnet_hiddens=[8], vf_share_layers=True), seed=0)
-    apart = Policy(space, spaces.Discrete(2), ModelConfig(fcnet_hiddens=[8], vf_share_layers=False), seed=0)
+    shared = Policy(PolicySpec(space, spaces.Discrete(2), ModelConfig(fcnet_hiddens=[8], vf_share_layers=True), seed=0))
+    apart = Policy(PolicySpec(space, spaces.Discrete(2), ModelConfig(fcnet_hiddens=[8], vf_share_layers=False), seed=0))
     count = {"shared": 3 * 8 + 8 + 8 * 2 + 2 + 8 + 1, "apart": 2 * (3 * 8 + 8) + 8 * 2 + 2 + 8 + 1}
     assert sum(p.numel() for p in shared.parameters) == count["shared"]
     assert sum(p.numel() for p in apart.parameters) == count["apart"]
     assert f"{count['shared']:,}" in shared.model.base_model.summary()
     image = spaces.Box(0, 255, (20, 20, 3), np.uint8)
     with pytest.raises(ConfigError, match="conv_filters do not fit an image"):
-        Policy(image, spaces.Discrete(2), ModelConfig(conv_filters=[(8, 8, 4), (8, 8, 4)]), seed=0)
+        Policy(PolicySpec(image, spaces.Discrete(2), ModelConfig(conv_filters=[(8, 8, 4), (8, 8, 4)]), seed=0))
 
 
 def test_weights_go_there_and_back() -> None:
     space = spaces.Box(0, 255, (40, 40, 3), np.uint8)
-    one, other = (Policy(space, spaces.Discrete(2), ModelConfig(), seed=seed) for seed in (0, 1))
+    one, other = (Policy(PolicySpec(space, spaces.Discrete(2), ModelConfig(), seed=seed)) for seed in (0, 1))
     assert not torch.equal(one.flat, other.flat)
     other.set_weights(one.get_weights())
     assert torch.equal(one.flat, other.flat)
-    third = Policy(space, spaces.Discrete(2), ModelConfig(), seed=2)
+    third = Policy(PolicySpec(space, spaces.Discrete(2), ModelConfig(), seed=2))
     third.load(one.snapshot(5))
     assert third.version == 5
     assert all(torch.equal(a, b) for a, b in zip(one.parameters, third.parameters, strict=True))
     with pytest.raises(CheckpointError, match="of another network"):
-        (wrong := Policy(space, spaces.Discrete(3), ModelConfig(), seed=0)).set_weights(one.get_weights())
-    assert wrong.flat.equal(Policy(space, spaces.Discrete(3), ModelConfig(), seed=0).flat)  # nothing was taken
+        (wrong := Policy(PolicySpec(space, spaces.Discrete(3), ModelConfig(), seed=0))).set_weights(one.get_weights())
+    assert wrong.flat.equal(
+        Policy(PolicySpec(space, spaces.Discrete(3), ModelConfig(), seed=0)).flat
+    )  # nothing was taken
 
 
 def test_scaling_by_hand() -> None:
@@ -227,8 +229,8 @@ def test_sparse_inputs_change_nothing_but_the_cost() -> None:
     rng = np.random.default_rng(0)
     observations = (rng.integers(-1, 2, (6, 40), dtype=np.int8),)
     config = {"fcnet_hiddens": [8], "use_bias": False, "initializer": "normal"}
-    sparse = Policy(space, spaces.MultiBinary(1), ModelConfig(**config, sparse_inputs=True), 0)
-    dense = Policy(space, spaces.MultiBinary(1), ModelConfig(**config), 0)
+    sparse = Policy(PolicySpec(space, spaces.MultiBinary(1), ModelConfig(**config, sparse_inputs=True), 0))
+    dense = Policy(PolicySpec(space, spaces.MultiBinary(1), ModelConfig(**config), 0))
     assert {name: w.shape for name, w in sparse.get_weights().items() if "bias" in name} == {"value_head.bias": (1,)}
     one, other = (p.act(observations, {}, False, rng)[2]["dist"] for p in (sparse, dense))
     assert one == pytest.approx(other, abs=1e-5)
@@ -238,7 +240,7 @@ def test_sparse_inputs_change_nothing_but_the_cost() -> None:
 def test_frozen_weights_are_the_ones_that_were_given(precision: Any) -> None:
     space = spaces.Box(0, 255, (4, 20, 20), np.uint8)
     model = ModelConfig(conv_filters=[(8, 4, 2)], fcnet_hiddens=[16], precision=precision)
-    policies = [Policy(space, spaces.Discrete(3), model, seed, True, True) for seed in range(3)]
+    policies = [Policy(PolicySpec(space, spaces.Discrete(3), model, seed, True, True)) for seed in range(3)]
     rng = np.random.default_rng(0)
     observations = (rng.integers(0, 255, (5, 4, 20, 20), dtype=np.uint8),)
     learning, acting, other = policies
@@ -258,7 +260,9 @@ def test_frozen_weights_are_the_ones_that_were_given(precision: Any) -> None:
 
 def test_sparse_inputs_are_not_for_images() -> None:
     with pytest.raises(ConfigError, match="sparse_inputs"):
-        Policy(spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(2), ModelConfig(sparse_inputs=True), 0)
+        Policy(
+            PolicySpec(spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(2), ModelConfig(sparse_inputs=True), 0)
+        )
 
 
 NUMBERS = spaces.Dict(
@@ -271,7 +275,7 @@ FEW: dict[str, Any] = {
     "normalised": (Policy, spaces.MultiBinary(3), {"fcnet_activation": "linear"}, {"normalize_observations": True}),
     "no hidden layer": (Policy, spaces.Discrete(3), {"fcnet_hiddens": []}, {}),
     "dueling": (QPolicy, spaces.Discrete(3), {}, {}),
-    "not dueling": (QPolicy, spaces.Discrete(3), {}, {"q": QOptions(dueling=False)}),
+    "not dueling": (QPolicy, spaces.Discrete(3), {}, {"options": QOptions(dueling=False)}),
 }
 OTHERS: dict[str, Any] = {
     "choices": (spaces.Discrete(3), Policy, {}, {}),
@@ -281,8 +285,8 @@ OTHERS: dict[str, Any] = {
     "sparse": (spaces.Box(-1, 1, (8,), np.int8), Policy, {"sparse_inputs": True}, {}),
     "long sums": (spaces.Box(-1, 1, (5000,)), Policy, {"fcnet_hiddens": [4]}, {}),
     "wide layers": (NUMBERS, Policy, {"fcnet_hiddens": [5000, 4]}, {}),
-    "distributions": (NUMBERS, QPolicy, {}, {"q": QOptions(distributional="qr")}),
-    "noise": (NUMBERS, QPolicy, {}, {"q": QOptions(noisy=True)}),
+    "distributions": (NUMBERS, QPolicy, {}, {"options": QOptions(distributional="qr")}),
+    "noise": (NUMBERS, QPolicy, {}, {"options": QOptions(noisy=True)}),
 }
 
 
@@ -296,7 +300,7 @@ def with_any_weights(policy: Policy, rng: np.random.Generator) -> Policy:
 def test_a_few_rows_are_acted_for_in_numpy_with_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, actions, model, more = FEW[name]
     rng = np.random.default_rng(0)
-    learning, acting = (kind(NUMBERS, actions, ModelConfig(**model), 0, **more) for _ in range(2))
+    learning, acting = (kind(PolicySpec(NUMBERS, actions, ModelConfig(**model), 0, **more)) for _ in range(2))
     monkeypatch.setattr(acting, "_by_torch", None)
     for version in (1, 2):
         acting.load(with_any_weights(learning, rng).snapshot(version))
@@ -314,7 +318,7 @@ def test_a_few_rows_are_acted_for_in_numpy_with_the_same_numbers(name: str, monk
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_not_dense_is_left_to_torch(name: str) -> None:
     space, kind, model, more = OTHERS[name]
-    policy = kind(space, spaces.Discrete(3), ModelConfig(**model), 0, **more)
+    policy = kind(PolicySpec(space, spaces.Discrete(3), ModelConfig(**model), 0, **more))
     policy.load(policy.snapshot(1))
     assert Dense.of(policy.network) is None
     assert np.isfinite(act(policy, space)[2]["dist"]).all()
@@ -329,14 +333,14 @@ def test_what_is_not_dense_is_left_to_torch(name: str) -> None:
     ids=["vector", "image"],
 )
 def test_all_linear_layers_have_noise_when_it_is_drawn(space: spaces.Box, model: dict[str, Any]) -> None:
-    policy = QPolicy(space, spaces.Discrete(3), ModelConfig(**model), 0, q=QOptions(noisy=True))
+    policy = QPolicy(PolicySpec(space, spaces.Discrete(3), ModelConfig(**model), 0, options=QOptions(noisy=True)))
     kinds = [type(layer) for layer in policy.network.modules() if hasattr(layer, "weight")]
     assert nn.Linear not in kinds
     policy.load(policy.snapshot(1))
     for name in ("hidden.0", "advantage_head", "value_head"):  # what each of them adds by itself
         weights = policy.get_weights()
         alone = {n: w if n.startswith(name) or "_spread" not in n else 0 * w for n, w in weights.items()}
-        noisy = QPolicy(space, spaces.Discrete(3), ModelConfig(**model), 0, q=QOptions(noisy=True))
+        noisy = QPolicy(PolicySpec(space, spaces.Discrete(3), ModelConfig(**model), 0, options=QOptions(noisy=True)))
         noisy.load(noisy.snapshot(1))
         noisy.set_weights(alone)
         still, drawn = (act(noisy, space, explore=explore)[2]["dist"] for explore in (False, True))
@@ -345,7 +349,7 @@ def test_all_linear_layers_have_noise_when_it_is_drawn(space: spaces.Box, model:
 
 
 def test_rows_are_summed_up_alike_however_they_lie_in_memory() -> None:
-    policy = Policy(spaces.Box(-1, 1, (40,)), spaces.Discrete(3), ModelConfig(), 0)
+    policy = Policy(PolicySpec(spaces.Box(-1, 1, (40,)), spaces.Discrete(3), ModelConfig(), 0))
     policy.load(policy.snapshot(1))
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(4, 40)).astype(np.float32)
@@ -357,7 +361,9 @@ def test_rows_are_summed_up_alike_however_they_lie_in_memory() -> None:
     "space", [spaces.Box(20_000_000, 20_000_100, (3,), np.int32), spaces.Box(0, 1, (3,), np.bool_)], ids=["int", "bool"]
 )
 def test_whole_numbers_are_normalised_alike_here_and_there(space: spaces.Box) -> None:
-    policies = [Policy(space, spaces.Discrete(3), ModelConfig(), 0, normalize_observations=True) for _ in range(2)]
+    policies = [
+        Policy(PolicySpec(space, spaces.Discrete(3), ModelConfig(), 0, normalize_observations=True)) for _ in range(2)
+    ]
     learning, acting = (with_any_weights(policy, np.random.default_rng(0)) for policy in policies)
     mean = {"observation_mean_0": np.full(3, 20_000_050.0 if space.dtype == np.int32 else 0.5)}
     learning.set_weights({**learning.get_weights(), **mean})
@@ -369,7 +375,7 @@ def test_whole_numbers_are_normalised_alike_here_and_there(space: spaces.Box) ->
 @pytest.mark.parametrize("kind", [Policy, QPolicy])
 def test_a_copy_has_weights_of_its_own(kind: type[Policy]) -> None:
     space = spaces.Box(-1, 1, (3,))
-    one, other = (kind(space, spaces.Discrete(3), ModelConfig(), seed) for seed in (0, 1))
+    one, other = (kind(PolicySpec(space, spaces.Discrete(3), ModelConfig(), seed)) for seed in (0, 1))
     one.load(one.snapshot(1))
     for copied in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
         assert np.array_equal(act(copied, space, explore=False)[2]["dist"], act(one, space, explore=False)[2]["dist"])
@@ -382,7 +388,7 @@ def test_a_copy_has_weights_of_its_own(kind: type[Policy]) -> None:
 
 def test_changing_parameters_in_place_does_not_mix_old_and_new() -> None:
     space = spaces.Box(-1, 1, (3,))
-    policy = Policy(space, spaces.Discrete(3), ModelConfig(), 0)
+    policy = Policy(PolicySpec(space, spaces.Discrete(3), ModelConfig(), 0))
     policy.load(policy.snapshot(1))
     before = act(policy, space, explore=False)[2]["dist"]
     with torch.no_grad():

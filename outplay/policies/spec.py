@@ -1,0 +1,33 @@
+"""The PolicySpec: everything that a process needs to make the same policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from outplay.config import ModelConfig
+from outplay.policies.policy import Policy
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What a Policy is made from, the same in every process.
+
+    >>> policy = PolicySpec(observation_space, action_space, seed=7).make()
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    model: ModelConfig = field(default_factory=ModelConfig)
+    seed: int = 0
+    with_value: bool = True
+    normalize_observations: bool = False
+    normalize_actions: bool = True
+    clip_actions: bool = False
+    policy_class: type[Policy] = Policy
+    options: Any = None  # of the policy class, as its `options_from` makes them: QOptions for QPolicy
+
+    def make(self) -> Policy:
+        return self.policy_class(self)
