@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -47,20 +47,22 @@ class CapturedActing:
 
 @dataclass
 class Minibatch:
-    """Rows that are learned from: every field is a tensor with an entry for each, or a tuple of such tensors."""
+    """Rows that are learned from. A field is a tensor with an entry for each row, a tuple of such tensors, or None."""
 
     def __len__(self) -> int:
         return len(self.tensors()[0])
 
     def tensors(self) -> list[Tensor]:
-        return [tensor for value in vars(self).values() for tensor in (value if isinstance(value, tuple) else (value,))]
+        fields = [value if isinstance(value, tuple) else (value,) for value in vars(self).values()]
+        return [tensor for field in fields for tensor in field if tensor is not None]
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Self:
-        changed = {
-            name: tuple(map(function, value)) if isinstance(value, tuple) else function(value)
-            for name, value in vars(self).items()
-        }
-        return replace(self, **changed)
+        def changed(value: Any) -> Any:
+            if value is None:
+                return None
+            return tuple(map(function, value)) if isinstance(value, tuple) else function(value)
+
+        return replace(self, **{name: changed(value) for name, value in vars(self).items()})
 
 
 M = TypeVar("M", bound=Minibatch)

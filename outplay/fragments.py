@@ -24,8 +24,9 @@ class Fragment:
     `extras` is what the policy said about its actions (the distribution's parameters as "dist", perhaps "value").
     `valid` is False where a lane waited for others to finish (`complete_episodes`). An episode's last observation is
     kept in `final_observations` if the episode was truncated, because its value counts: at step `final_steps[i]` of
-    lane `final_lanes[i]`. `policy_state` is the recurrent state that the Fragment began with; a policy without
-    one has none.
+    lane `final_lanes[i]`. `policy_state` is the recurrent state before the first step, `last_policy_state` the one
+    after the last step. Where an episode starts there, its row is the policy's initial state. Policies without
+    recurrent state have empty dicts.
     """
 
     group: int
@@ -42,7 +43,9 @@ class Fragment:
     final_observations: Leaves  # (K, …)
     final_steps: Array  # (K,)
     final_lanes: Array  # (K,)
+    action_mask: Array | None = None  # (T, E, n): the actions that were allowed; None where all are
     policy_state: dict[str, Array] = field(default_factory=dict)  # (E, …) each
+    last_policy_state: dict[str, Array] = field(default_factory=dict)  # (E, …) each
     episode_returns: Array = field(default_factory=lambda: np.zeros(0))  # of the episodes that ended, in order
     episode_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,): the number of each lane's episode
@@ -75,6 +78,9 @@ class Batch:
     final_steps: Array
     final_lanes: Array
     all_valid: bool
+    action_mask: Array | None  # (T, N, n), or None where all actions are allowed
+    policy_state: dict[str, Array]  # (N, …) each: recurrent state before the first step
+    last_policy_state: dict[str, Array]  # (N, …) each: after the last step
     fragments: list[Fragment] = field(repr=False)
 
     @cached_property
@@ -83,17 +89,24 @@ class Batch:
         leaves = range(len(self.fragments[0].observations))
         return tuple(_concatenate([f.observations[i] for f in self.fragments], len(self.rewards)) for i in leaves)
 
-    def some(self, leaf: int, most: int) -> Array:
-        """At most about `most` rows of a leaf of the observations, from all lanes."""
-        every = -(-self.steps // most)
+    def subsample(self, leaf: int, max_rows: int) -> Array:
+        """At most about `max_rows` rows of a leaf of the observations, from all lanes."""
+        every = -(-self.steps // max_rows)
         return np.concatenate([f.observations[leaf][::every][f.valid[::every]] for f in self.fragments])
 
-    def parts(self) -> Iterator[tuple[Fragment, slice]]:
-        """Each Fragment with its place among the lanes."""
+    def observation_parts(self, leaf: int) -> list[Array]:
+        """A leaf of the observations in pieces (T, lanes, …) that `observations` would concatenate along the lanes.
+
+        For whoever joins them elsewhere, as on a GPU.
+        """
+        return [f.observations[leaf] for f in self.fragments]
+
+    def parts(self) -> Iterator[tuple[Batch, slice]]:
+        """The Batch as smaller ones, each with its lanes here. For learners that must not join all observations."""
         lane = 0
         for fragment in self.fragments:
             lanes = fragment.rewards.shape[1]
-            yield fragment, slice(lane, lane + lanes)
+            yield join([fragment]), slice(lane, lane + lanes)
             lane += lanes
 
     @property
@@ -131,6 +144,9 @@ def join(fragments: list[Fragment]) -> Batch:
         final_steps=np.concatenate([f.final_steps for f in fragments]),
         final_lanes=np.concatenate([f.final_lanes + offset for f, offset in zip(fragments, offsets[:-1], strict=True)]),
         all_valid=bool(valid.all()),
+        action_mask=None if fragments[0].action_mask is None else side_by_side("action_mask"),
+        policy_state=_by_lane([f.policy_state for f in fragments]),
+        last_policy_state=_by_lane([f.last_policy_state for f in fragments]),
         fragments=fragments,
     )
 
@@ -149,3 +165,7 @@ def _concatenate(arrays: list[Array], steps: int) -> Array:
 
 def _stack(parts: list[Leaves]) -> Leaves:
     return tuple(np.concatenate([part[i] for part in parts]) for i in range(len(parts[0])))
+
+
+def _by_lane(states: list[dict[str, Array]]) -> dict[str, Array]:
+    return {name: np.concatenate([state[name] for state in states]) for name in states[0]}

@@ -269,3 +269,46 @@ def _nested(space: spaces.Space[Any], flat: np.ndarray) -> tuple[Any, int]:
     used = int(np.prod(shape))
     numbers = flat[:used].astype(space.dtype)
     return (numbers.reshape(shape) if shape else numbers[0]), used
+
+
+def mask_sizes(space: spaces.Space[Any]) -> list[int]:
+    """How many choices each part of a masked action has: [n] for Discrete(n), nvec for MultiDiscrete(nvec)."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    if isinstance(space, spaces.MultiDiscrete):
+        return [int(n) for n in space.nvec.ravel()]
+    raise EnvError(
+        f"action masks are for Discrete and MultiDiscrete action spaces, and this one is {in_one_line(space)}"
+    )
+
+
+def checked_mask(mask: Any, sizes: list[int], source: str) -> np.ndarray:
+    """An action mask as a bool array (sum of sizes,), True where an action is allowed."""
+    try:
+        array = np.asarray(mask)
+    except ValueError as error:  # lists of different lengths
+        raise EnvError(f"{source} a {type(mask).__name__} that is not an array") from error
+    if array.shape != (sum(sizes),):
+        raise EnvError(f"{source} a mask of shape {array.shape}; one entry per choice is needed: ({sum(sizes)},)")
+    if array.dtype != bool:
+        if array.dtype.kind not in "iuf" or ((array != 0) & (array != 1)).any():
+            raise EnvError(f"{source} a mask of other values than True and False (1 and 0)")
+        array = array.astype(bool)
+    if not array.any():
+        raise EnvError(f"{source} a mask that allows no action")
+    if len(sizes) > 1:
+        begins = np.cumsum([0, *sizes[:-1]])
+        allowed = np.logical_or.reduceat(array, begins)
+        if not allowed.all():
+            raise EnvError(f"{source} a mask that allows no choice for part {int(allowed.argmin())} of the action")
+    return array
+
+
+def sample_allowed(space: spaces.Space[Any], mask: np.ndarray, rng: np.random.Generator) -> Any:
+    """A random action, as the environment takes it, among those that a mask allows."""
+    parts = np.split(mask, np.cumsum(mask_sizes(space))[:-1])
+    choices = [int(rng.choice(np.flatnonzero(part))) for part in parts]
+    if isinstance(space, spaces.Discrete):
+        return space.start + np.asarray(choices[0], space.dtype)
+    assert isinstance(space, spaces.MultiDiscrete)
+    return space.start + np.reshape(choices, space.shape).astype(space.dtype)

@@ -14,6 +14,7 @@ from outplay.config import AlgorithmConfig, Lanes, NotNegative, OptimizerConfig,
 from outplay.fragments import Batch
 from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, explained_variance
 from outplay.learning.optimizers import ParameterGroup, check_norm
+from outplay.policies import masked
 
 
 class A2COptimizerConfig(OptimizerConfig):
@@ -63,6 +64,7 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
 
         advantages = rows.advantages if config.normalize_advantages else rows.advantages / self.actor_critic.value_scale
         params, values = self.actor_critic.both(rows.observations)
+        params = masked(params, rows.mask)
         policy_loss = -(self.distribution.log_prob(params, rows.actions) * advantages).mean()
         value_loss = torch.nn.functional.mse_loss(values, rows.targets)
         entropy = self.distribution.entropy(params).mean()

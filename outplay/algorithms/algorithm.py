@@ -18,7 +18,7 @@ from outplay.algorithms.resolution import num_workers, resolved
 from outplay.collect import AsyncCollector, Collector, Evaluator, RolloutSpec, SyncCollector, torch_threads
 from outplay.config import AlgorithmConfig, plain, validated
 from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
-from outplay.errors import ConfigError
+from outplay.errors import ConfigError, EnvError
 from outplay.fragments import Fragment
 from outplay.learning.learner import Learner
 from outplay.memory import enough_memory
@@ -100,6 +100,7 @@ class Algorithm:
         )
         self.probe = probe_env(self.env_spec, self.config.seed)
         self.env_spec = replace(self.env_spec, global_streams=self.probe.global_streams)
+        self._check_masks()
         self.config = resolved(self.config, self.env_spec, self.probe, resuming)
         self.inexact = self.probe.inexact  # why resuming would not be exact
         self._tell_about_environment()
@@ -133,6 +134,13 @@ class Algorithm:
         shards = getattr(self.config, "replay_shards", 0)
         processes = self.num_workers + self.config.evaluation_num_workers + shards
         return Resources(cpus=self.config.learner_threads + processes, gpus=self.config.num_gpus)
+
+    def _check_masks(self) -> None:
+        if self.probe.has_action_masks and not self.Learner.supports_masks:
+            raise EnvError(
+                f"environment {self.env_spec.name!r} has action_masks(), and {type(self).__name__} does not support "
+                "action masks; use PPO, A2C or PG, or an environment without them"
+            )
 
     def _tell_about_environment(self) -> None:
         name, probe = self.env_spec.name, self.probe
@@ -330,28 +338,41 @@ class Algorithm:
         return self.policy
 
     def compute_single_action(
-        self, observation: Any, state: dict[str, Any] | None = None, explore: bool | None = None
+        self, observation: Any, state: dict[str, Any] | None = None, explore: bool | None = None, mask: Any = None
     ) -> Any:
-        """The action for one observation; with a recurrent `state`, (action, the next state, extras)."""
-        batch = {"": observation}
-        actions, next_state, extras = self._act(batch, state, explore)
+        """The action for one observation; with a recurrent `state`, (action, next state, extras).
+
+        Without a state, the observation is taken as the first one of an episode. `mask` is what the environment's
+        `action_masks()` returns.
+
+        >>> state = trainer.get_policy().initial_state(1)
+        >>> action, state, _ = trainer.compute_single_action(observation, state)
+        """
+        masks = None if mask is None else {"": mask}
+        actions, next_state, extras = self._act({"": observation}, state, masks, explore)
         if state is None:
             return actions[""]
         return actions[""], next_state, {name: array[0] for name, array in extras.items()}
 
-    def compute_actions(self, observations: Mapping[Any, Any], explore: bool | None = None) -> dict[Any, Any]:
+    def compute_actions(
+        self, observations: Mapping[Any, Any], explore: bool | None = None, masks: Mapping[Any, Any] | None = None
+    ) -> dict[Any, Any]:
         """Actions for many observations by name, in one go.
 
         >>> trainer.compute_actions({"left": obs1, "right": obs2})
         {'left': 0, 'right': 1}
         """
-        return self._act(observations, None, explore)[0] if observations else {}
+        return self._act(observations, None, masks, explore)[0] if observations else {}
 
     def _act(
-        self, observations: Mapping[Any, Any], state: dict[str, Any] | None, explore: bool | None
+        self,
+        observations: Mapping[Any, Any],
+        state: dict[str, Any] | None,
+        masks: Mapping[Any, Any] | None,
+        explore: bool | None,
     ) -> tuple[dict[Any, Any], dict[str, Any], dict[str, np.ndarray]]:
         chosen = self.config.explore if explore is None else explore
-        return self.policy.act_by_name(observations, state or {}, chosen, self._action_rng)
+        return self.policy.act_by_name(observations, state, masks, chosen, self._action_rng)
 
     def get_config(self) -> dict[str, Any]:
         """All settings, defaults included."""

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
 from outplay.config import AlgorithmConfig, NotNegative, Positive, with_default
-from outplay.fragments import Batch, Fragment
+from outplay.fragments import Batch
 from outplay.learning import returns
 from outplay.learning.onpolicy import OnPolicyLearner
 from outplay.learning.optimizers import check_norm
+from outplay.policies import masked
 
 
 class PGConfig(AlgorithmConfig):
@@ -73,22 +74,21 @@ class PGLearner(OnPolicyLearner[PGConfig]):
         weight = 1.0 if config.sum_gradients else 1.0 / batch.steps
         total = [torch.zeros_like(parameter) for parameter in self.policy.parameters]
         losses, entropies = 0.0, 0.0
-        for fragment, lanes in batch.parts():  # one after the other, since observations may be large
-            loss, entropy = self._sums(fragment, advantages[: len(fragment.rewards), lanes])
+        for part, lanes in batch.parts():  # one after the other, since observations may be large
+            loss, entropy = self._sums(part, advantages[: len(part.rewards), lanes])
             losses, entropies = losses + float(loss.detach()), entropies + float(entropy)
-            parts = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss * weight, self.policy.parameters, allow_unused=True, materialize_grads=True
             )
-            for whole, part in zip(total, parts, strict=True):
-                whole += part
+            for whole, gradient in zip(total, gradients, strict=True):
+                whole += gradient
         return total, {"policy_loss": losses / batch.steps, "entropy": entropies / batch.steps}
 
-    def _sums(self, fragment: Fragment, advantages: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Loss and entropy of a Fragment, added up over its steps."""
-        valid = fragment.valid
-        params = self.actor_critic.policy(self.tensors(tuple(leaf[valid] for leaf in fragment.observations)))
-        log_prob = self.distribution.log_prob(params, self.tensor(fragment.actions[valid]))
-        loss = -(log_prob * self.tensor(advantages[valid])).sum()
+    def _sums(self, part: Batch, advantages: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Loss and entropy, summed over the steps of a part of the Batch."""
+        params = masked(self.actor_critic.policy(self.tensors(part.observation_rows())), self.mask_rows(part))
+        log_prob = self.distribution.log_prob(params, self.tensor(part.rows(part.actions)))
+        loss = -(log_prob * self.tensor(part.rows(advantages))).sum()
         return loss, self.distribution.entropy(params.detach()).sum()
 
 

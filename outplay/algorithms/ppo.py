@@ -15,7 +15,7 @@ from outplay.fragments import Batch
 from outplay.learning.learner import JsonAndTensors, Segments, mean_metrics
 from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, OnPolicyState, Rows, explained_variance
 from outplay.learning.optimizers import check_norm
-from outplay.policies import Policy
+from outplay.policies import Policy, masked
 
 
 class PPOConfig(ActorCriticConfig):
@@ -133,6 +133,7 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
             value_loss = self._value_loss(values, rows.targets)
         else:
             params, value_loss = self.actor_critic.policy(rows.observations), torch.zeros((), device=self.device)
+        params = masked(params, rows.mask)
         ratio = (self.distribution.log_prob(params, rows.actions) - rows.old_log_prob).exp()
         clipped = ratio.clamp(1 - config.clip_param, 1 + config.clip_param)
         policy_loss = -torch.minimum(ratio * rows.advantages, clipped * rows.advantages).mean()

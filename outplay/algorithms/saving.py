@@ -19,6 +19,7 @@ from outplay.schema import check_array
 
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
+    from outplay.policies import Policy
 
 log = logging.getLogger("outplay")
 
@@ -67,7 +68,7 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
     algorithm.policy.check_weights(weights)
     try:
         algorithm.learner.check(state["learner"], saved.optimizer, saved.segments)
-        states = _groups_from_disk(state["groups"], saved.envs, _action_template(algorithm))
+        states = _groups_from_disk(state["groups"], saved.envs, _action_template(algorithm), algorithm.policy)
         algorithm.policy.set_weights(weights)
         taken = algorithm.learner.load(state["learner"], saved.optimizer, saved.segments)
         algorithm.iteration = int(state["training_iteration"])
@@ -116,7 +117,7 @@ def _action_template(algorithm: Algorithm) -> np.ndarray:
     """An action of one lane as its environment gets it: what the recorded ones look like."""
     policy = algorithm.policy
     rows = spaces.empty(policy.leaves, 1)
-    actions, _, _ = policy.act(rows, policy.initial_state(1), False, np.random.default_rng(0))
+    actions, _, _ = policy.act(rows, policy.initial_state(1), None, False, np.random.default_rng(0))
     template: np.ndarray = policy.to_env(actions)[0]
     return template
 
@@ -163,12 +164,14 @@ def _groups_to_disk(states: list[GroupState]) -> tuple[list[dict[str, Any]], dic
             for lane, pieces in enumerate(state.actions):
                 if pieces:
                     arrays[f"{index}.actions.{lane}"] = np.concatenate(pieces)
+        for name, array in state.policy_state.items():
+            arrays[_policy_state_name(index, name)] = array
         groups.append(group)
     return groups, arrays
 
 
 def _groups_from_disk(
-    groups: list[dict[str, Any]], arrays: dict[str, np.ndarray], template: np.ndarray
+    groups: list[dict[str, Any]], arrays: dict[str, np.ndarray], template: np.ndarray, policy: Policy
 ) -> list[GroupState]:
     states = []
     for index, group in enumerate(groups):
@@ -195,8 +198,26 @@ def _groups_from_disk(
                 actions=[[] if log is None else [log] for log in logs],
                 vector=vector,
                 marks=list(group["marks"]),
+                policy_state=_policy_state_from_disk(index, arrays, policy.initial_state(lanes)),
                 task=group["task"],
                 tasks=list(group["tasks"]),
             )
         )
     return states
+
+
+def _policy_state_name(group: int, name: str) -> str:
+    return f"{group}.policy_state.{name}"
+
+
+def _policy_state_from_disk(
+    group: int, arrays: dict[str, np.ndarray], initial: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The recurrent state of an EnvGroup. None was saved for whole episodes, before a first Fragment, and in 0.2."""
+    prefix = _policy_state_name(group, "")
+    saved = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    if saved and saved.keys() != initial.keys():
+        raise ValueError(f"{prefix}* are {sorted(saved)}, and the policy's recurrent state is {sorted(initial)}")
+    for name in saved:
+        check_array(arrays, prefix + name, initial[name].shape, initial[name].dtype)
+    return saved

@@ -59,7 +59,7 @@ def play_episodes(
     if watch is not None:
         watch(None, np.zeros(lanes))
     while playing.any() and (limits.total_steps is None or lengths.sum() < limits.total_steps):
-        actions, state, _ = policy.act(observations, state, explore, rng)
+        actions, state, _ = policy.act(observations, state, vector.action_masks, explore, rng)
         env_actions = policy.to_env(actions)
         vector.begin(env_actions, playing)
         yield

@@ -17,6 +17,7 @@ import numpy as np
 
 from outplay import spaces
 from outplay.envs import EnvSpec, make_vector
+from outplay.envs.wrappers import mask_method
 from outplay.errors import ConfigError, EnvError, RunError
 from outplay.policies import Policy
 from outplay.streams import seed_for, stream
@@ -104,6 +105,7 @@ def has_display() -> bool:
 
 def _play(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Frames:
     env = spec.make(render_mode="rgb_array")
+    masks = mask_method(env)
     fps = float(env.metadata.get("render_fps") or 30)
     rng = stream(seed, "video")
     try:
@@ -112,10 +114,12 @@ def _play(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Frames:
             picture = _rendered(env)
         yield picture, 0.0, fps
         ended = False
+        state = policy.initial_state(1)
         while not ended:
             row = spaces.empty(policy.leaves, 1)
             spaces.write(observation, policy.leaves, row, 0)
-            actions, _, _ = policy.act(row, {}, explore, rng)
+            mask = None if masks is None else np.asarray(masks(), bool)[None]
+            actions, state, _ = policy.act(row, state, mask, explore, rng)
             action = spaces.nested_action(policy.action_space, policy.to_env(actions)[0])
             with _told(spec):
                 observation, reward, terminated, truncated, _ = env.step(action)
@@ -158,8 +162,9 @@ def _play_atari(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Fram
         pictures = twin.reset(everyone, start)
         yield pictures[0][0, -1], 0.0, 15.0
         ended = False
+        state = policy.initial_state(1)
         while not ended:
-            actions, _, _ = policy.act(observations, {}, explore, rng)
+            actions, state, _ = policy.act(observations, state, game.action_masks, explore, rng)
             observations, rewards, terminated, truncated = game.step(policy.to_env(actions))
             pictures, *_ = twin.step(policy.to_env(actions))
             ended = bool(terminated[0] or truncated[0])

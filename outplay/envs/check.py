@@ -14,6 +14,7 @@ from outplay.envs.lookup import EnvSpec
 from outplay.envs.making import has_native_vector
 from outplay.envs.oldstyle import OldStyleEnv
 from outplay.envs.probe import probe_env
+from outplay.envs.wrappers import mask_method
 from outplay.errors import OutplayError
 
 _STEPS = 1000
@@ -56,12 +57,17 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         yield "problem", f"reset() must return (observation, info) with info a dict, not {type(result).__name__}"
         return
+    masks, rng = mask_method(env), np.random.default_rng(0)
     said: dict[str, str] = {}  # the first sentence of each kind
     ended = 0
     for kind, problem in _observation_problems(env, leaves, result[0]):
         said.setdefault(kind, f"reset() returned {problem}")
     for number in range(1, _STEPS + 1):
-        step = env.step(env.action_space.sample())
+        action = env.action_space.sample()
+        if masks is not None:
+            mask = spaces.checked_mask(masks(), spaces.mask_sizes(env.action_space), "action_masks() returned")
+            action = spaces.sample_allowed(env.action_space, mask, rng)
+        step = env.step(action)
         if not isinstance(step, tuple) or len(step) != 5:
             yield "problem", "step() must return (observation, reward, terminated, truncated, info)"
             return
@@ -81,6 +87,8 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
             "note",
             f"no episode ended within {_STEPS:,} random steps; if that is not meant, set max_episode_steps",
         )
+    if masks is not None:
+        yield "ok", "it has action_masks(): only allowed actions are taken"
     if has_native_vector(spec):
         yield "ok", "a native vector steps it"
     probe = probe_env(spec)

@@ -22,6 +22,7 @@ from outplay.spaces import Leaves
 from outplay.streams import seed_for, stream
 
 T = TypeVar("T")
+PolicyState = dict[str, Array]  # recurrent state by name, (E, …) each; empty for a policy without one
 
 # A rebuilt environment plays its episode again. Beyond this many steps, that is not worth its memory and its time.
 LONGEST_REPLAY = 100_000
@@ -32,12 +33,17 @@ class Actor(Protocol):
     """What an EnvGroup needs of a policy."""
 
     def act(
-        self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
-    ) -> tuple[Array, dict[str, Array], dict[str, Array]]: ...
+        self,
+        observations: Leaves,
+        state: PolicyState,
+        mask: Array | None,
+        explore: bool,
+        rng: np.random.Generator,
+    ) -> tuple[Array, PolicyState, dict[str, Array]]: ...
 
     def to_env(self, actions: Array) -> Array: ...
 
-    def initial_state(self, lanes: int) -> dict[str, Array]: ...
+    def initial_state(self, lanes: int) -> PolicyState: ...
 
 
 def split_envs(num_envs: int, num_groups: int) -> list[int]:
@@ -62,6 +68,7 @@ class GroupState:
     actions: list[list[Array]] = field(default_factory=list)  # for each lane, pieces of (steps, …)
     vector: dict[str, Any] | None = None
     marks: list[int] = field(default_factory=list)  # of each lane's last observation, to see that rebuilding worked
+    policy_state: PolicyState = field(default_factory=dict)  # recurrent, after the last Fragment
     task: Any = None  # of the episodes that start next
     tasks: list[Any] = field(default_factory=list)  # of each lane's episode
 
@@ -79,6 +86,7 @@ class GroupState:
         A new object: whoever holds on to the old one can go back to it.
         """
         after = replace(self, fragments=self.fragments + 1, episodes=fragment.episodes, vector=fragment.vector_state)
+        after.policy_state = {} if complete else fragment.last_policy_state
         if complete:  # whole episodes only: the next Fragment begins with new ones
             return after
         after.returns, after.lengths = fragment.running_returns, fragment.running_lengths
@@ -126,6 +134,7 @@ class EnvGroup:
         self._episodes = np.array(state.episodes)
         self._returns = np.array(state.returns, np.float64)
         self._lengths = np.array(state.lengths)
+        self._policy_state = {name: np.array(array) for name, array in state.policy_state.items()}
         self._task = state.task
         self._expected = 0  # steps of the next Fragment, if it is of whole episodes
         self._starts = np.ones(lanes, bool)
@@ -219,19 +228,21 @@ class EnvGroup:
         """`collect`, but whenever its environments have begun a step, it gives others the time to do something."""
         # Whole episodes are about as long as the last ones were.
         most = max(steps, self._expected if complete else 0)
-        recorder = Recorder(self.vector, self.index, policy.initial_state(self.vector.num_envs), most, complete)
         rng = stream(self.seed, "actions", self.index, self._fragments)
         began = self._lengths.copy()
-        state = policy.initial_state(self.vector.num_envs)
         playing = np.ones(self.vector.num_envs, bool)
         if complete and self._fragments:
             self._next_episodes(np.arange(self.vector.num_envs))
+        initial = policy.initial_state(self.vector.num_envs)
+        state = self._state_at_start(initial)
+        recorder = Recorder(self.vector, self.index, state, most, complete)
         act_seconds = step_seconds = 0.0
         t = 0
         while t < steps or (complete and playing.any()):
-            recorder.before(t, self._observations, playing, self._starts)
+            mask = self.vector.action_masks
+            recorder.before(t, self._observations, mask, playing, self._starts)
             clock = time.perf_counter()
-            actions, state, extras = policy.act(self._observations, state, explore, rng)
+            actions, state, extras = policy.act(self._observations, state, mask, explore, rng)
             env_actions = policy.to_env(actions)
             self.vector.begin(env_actions, playing if complete else None)
             act_seconds += time.perf_counter() - clock
@@ -253,13 +264,15 @@ class EnvGroup:
                     playing[ended] = False  # the next Fragment begins with a new episode
                 else:
                     self._next_episodes(ended)
+                    state = _reset_rows(state, initial, ended)
             if complete and t >= LONGEST_EPISODE and (self._lengths * playing).max() >= LONGEST_EPISODE:
                 raise EnvError(
                     f"an episode has not ended after {LONGEST_EPISODE:,} steps, and batch_mode is complete_episodes; "
                     "set max_episode_steps"
                 )
         self._expected = t * 5 // 4
-        fragment = recorder.finish(t, version, self._observations, self._episodes, self.vector.get_state())
+        self._policy_state = state
+        fragment = recorder.finish(t, version, self._observations, state, self._episodes, self.vector.get_state())
         fragment.running_returns, fragment.running_lengths = self._returns.copy(), self._lengths.copy()
         check_values(fragment, self.vector, began, self._starts)
         fragment.seconds = {"act": act_seconds, "step": step_seconds}
@@ -267,6 +280,17 @@ class EnvGroup:
         self._fragments += 1
         fragment.wrongly_rebuilt, self.wrongly_rebuilt = len(self.wrongly_rebuilt), []
         return fragment
+
+    def _state_at_start(self, initial: PolicyState) -> PolicyState:
+        """The recurrent state that the next Fragment begins with: the initial one where an episode starts."""
+        if not initial:
+            return {}
+        for name, array in initial.items():
+            if array.dtype.hasobject:
+                raise TypeError(f"the policy's state {name!r} is an array of objects, which cannot be saved")
+        if self._policy_state.keys() != initial.keys():  # the first Fragment
+            return _reset_rows(initial, initial, np.arange(self.vector.num_envs))
+        return _reset_rows(self._policy_state, initial, np.flatnonzero(self._starts))
 
     def _next_episodes(self, lanes: Array) -> None:
         self._episodes[lanes] += 1
@@ -277,6 +301,14 @@ class EnvGroup:
 
     def close(self) -> None:
         self.vector.close()
+
+
+def _reset_rows(state: PolicyState, initial: PolicyState, lanes: Array) -> PolicyState:
+    """`state` with the initial state in the rows of these lanes."""
+    fresh = {name: np.array(array) for name, array in state.items()}
+    for name, array in fresh.items():
+        array[lanes] = initial[name][lanes]
+    return fresh
 
 
 def take_turns(players: list[Generator[None, None, T]]) -> list[T]:

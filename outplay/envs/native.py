@@ -28,6 +28,7 @@ class _Native:
 
     inexact = ""
     episodes_per_seed = 1
+    action_masks: Array | None = None
 
     def __init__(self, name: str, env: VectorEnv[Any, Any, Any]) -> None:
         self.name = name
@@ -107,6 +108,7 @@ class AtariVector:
     """
 
     inexact = ""
+    action_masks: Array | None = None
 
     def __init__(self, spec: EnvSpec, num_envs: int, num_threads: int, apart: bool = False) -> None:
         options = _atari_options(spec)
@@ -237,6 +239,7 @@ class EnvPoolVector:
 
     inexact = "EnvPool seeds its environments once and not each episode"
     episodes_per_seed = 1
+    action_masks: Array | None = None
 
     def __init__(self, spec: EnvSpec, num_envs: int, num_threads: int) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +16,8 @@ from outplay.envs.lookup import EnvSpec
 from outplay.envs.making import has_native_vector, make_vector
 from outplay.envs.vector import PythonVector, Vector
 from outplay.envs.wrappers import statistics_in
-from outplay.spaces import Leaf, flat_action, text_in
-from outplay.streams import seed_for
+from outplay.spaces import Leaf, flat_action, sample_allowed, text_in
+from outplay.streams import seed_for, stream
 
 _STEPS = 500
 _SECONDS = 0.1  # that an episode may take of the probe's time
@@ -51,6 +52,7 @@ class Probe:
     step_seconds: float  # of one environment; native vectors take less
     reset_seconds: float
     pace_seconds: float  # of a step, with its share of the resets
+    has_action_masks: bool = False
     global_streams: tuple[str, ...] = ()  # of the process, that the environment draws from: each needs its own
 
     @property
@@ -93,6 +95,7 @@ def probe_env(spec: EnvSpec, seed: int = 0) -> Probe:
             step_seconds=first.step_seconds / first.steps,
             reset_seconds=first.reset_seconds / first.resets,
             pace_seconds=(first.step_seconds + first.reset_seconds) / first.steps,
+            has_action_masks=vector.action_masks is not None,
             global_streams=spec.global_streams,
         )
     finally:
@@ -124,16 +127,15 @@ def _why_inexact(vector: Vector, first: _Episodes, seed: int) -> Inexact:
 def _play(vector: Vector, seed: int, lane: int, most_steps: int = _STEPS) -> _Episodes:
     """As many steps in this lane as time allows. Lanes before it play as well, on other seeds."""
     playing = np.arange(vector.num_envs) <= lane
-    space = copy.deepcopy(vector.action_space)  # the environment may draw from its own
-    space.seed(seed_for(seed, "probe"))
+    draw = _random_actions(vector, seed, lane)
     played = _Episodes([])
     started = time.perf_counter()
     played.said.append(_bytes(*_reset(vector, playing, seed, 0, lane), lane=lane))
     played.reset_seconds, played.resets = time.perf_counter() - started, 1
     for number in range(1, most_steps + 1):
-        action = flat_action(space, space.sample())
+        actions = draw()
         clock = time.perf_counter()
-        observations, rewards, terminated, truncated = vector.step(np.stack([action] * vector.num_envs), playing)
+        observations, rewards, terminated, truncated = vector.step(actions, playing)
         stepped = time.perf_counter()
         played.said.append(_bytes(*observations, rewards, terminated, truncated, lane=lane))
         if (ended := (terminated | truncated) & playing).any():
@@ -146,6 +148,21 @@ def _play(vector: Vector, seed: int, lane: int, most_steps: int = _STEPS) -> _Ep
         if time.perf_counter() - started > _SECONDS:
             break
     return played
+
+
+def _random_actions(vector: Vector, seed: int, watched: int) -> Callable[[], np.ndarray]:
+    """A function that draws actions, the same in all plays for the lane that is watched; allowed ones where masked."""
+    space = copy.deepcopy(vector.action_space)  # the environment may draw from its own
+    space.seed(seed_for(seed, "probe"))
+    if vector.action_masks is None:
+        return lambda: np.stack([flat_action(space, space.sample())] * vector.num_envs)
+    rngs = [stream(seed, "probe", abs(watched - lane)) for lane in range(vector.num_envs)]
+
+    def draw() -> np.ndarray:
+        assert vector.action_masks is not None
+        return np.stack([sample_allowed(space, m, rng) for m, rng in zip(vector.action_masks, rngs, strict=True)])
+
+    return draw
 
 
 def _reset(vector: Vector, lanes: np.ndarray, seed: int, number: int, watched: int) -> tuple[np.ndarray, ...]:

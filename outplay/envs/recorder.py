@@ -30,16 +30,21 @@ class Recorder:
         self.episode_start = np.zeros((steps, self.lanes), bool)
         self.actions: Array | None = None
         self.extras: dict[str, Array] = {}
-        self.state = state
+        self.action_mask: Array | None = None
+        self.state = {name: np.array(array) for name, array in state.items()}  # a policy may change its own in place
         self.finals: list[tuple[int, int, Leaves]] = []
         self.returns: list[float] = []
         self.lengths: list[int] = []
 
-    def before(self, t: int, observations: Leaves, playing: Array, starts: Array) -> None:
+    def before(self, t: int, observations: Leaves, mask: Array | None, playing: Array, starts: Array) -> None:
         if t == self.size:
             self._grow()
         for array, leaf in zip(self.observations, observations, strict=True):
             array[t] = leaf
+        if mask is not None:
+            if self.action_mask is None:
+                self.action_mask = np.empty((self.size, *mask.shape), bool)
+            self.action_mask[t] = mask
         self.episode_start[t] = starts
         if self.complete:
             self.valid[t] = playing
@@ -75,9 +80,16 @@ class Recorder:
         for name in ("rewards", "terminated", "truncated", "valid", "episode_start", "actions"):
             setattr(self, name, doubled(getattr(self, name)))
         self.extras = {name: doubled(array) for name, array in self.extras.items()}
+        self.action_mask = None if self.action_mask is None else doubled(self.action_mask)
 
     def finish(
-        self, t: int, version: int, last: Leaves, episodes: Array, vector_state: dict[str, Any] | None
+        self,
+        t: int,
+        version: int,
+        last: Leaves,
+        last_state: dict[str, Array],
+        episodes: Array,
+        vector_state: dict[str, Any] | None,
     ) -> Fragment:
         assert self.actions is not None
         finals = spaces.empty(self.vector.leaves, len(self.finals))
@@ -99,7 +111,9 @@ class Recorder:
             final_observations=finals,
             final_steps=np.array([step for step, _, _ in self.finals], np.int64),
             final_lanes=np.array([lane for _, lane, _ in self.finals], np.int64),
+            action_mask=None if self.action_mask is None else self.action_mask[:t],
             policy_state=self.state,
+            last_policy_state={name: np.array(array) for name, array in last_state.items()},
             episode_returns=np.array(self.returns, np.float64),
             episode_lengths=np.array(self.lengths, np.int64),
             episodes=np.array(episodes),

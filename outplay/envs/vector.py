@@ -14,6 +14,7 @@ from outplay import spaces
 from outplay.envs.global_streams import OwnStreams
 from outplay.envs.lookup import EnvSpec
 from outplay.envs.oldstyle import OldStyleEnv
+from outplay.envs.wrappers import mask_method
 from outplay.errors import EnvError, OutplayError
 from outplay.spaces import Leaf, Leaves
 
@@ -29,7 +30,7 @@ class Vector(Protocol):
     >>> ended = terminated | truncated
     >>> observations = vector.reset(ended, seeds_of_those)  # the other rows stay as they are
 
-    The arrays that `step` and `reset` return may be overwritten by the next call.
+    The arrays that `step` and `reset` return may be overwritten by the next call; so may `action_masks`.
 
     A vector that steps in threads can do so while its caller does something else:
 
@@ -43,6 +44,7 @@ class Vector(Protocol):
     leaves: tuple[Leaf, ...]
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
+    action_masks: Array | None  # (E, n): the actions that are allowed now, where the environments say so
     inexact: str  # why its episodes cannot be played again; empty if they can
     episodes_per_seed: (
         int  # more than 1 where seeding takes long: a seed is followed by so many episodes, its own among them
@@ -84,8 +86,8 @@ class PythonVector:
         self.envs = [spec.make() for _ in range(num_envs)]
         self.observation_space = spaces.without_text(self.envs[0].observation_space)
         self.action_space = self.envs[0].action_space
-        self._after_reset, self._after_step = (
-            f"environment {self.name!r}: {call}() returned" for call in ("reset", "step")
+        self._after_reset, self._after_step, self._after_masks = (
+            f"environment {self.name!r}: {call}() returned" for call in ("reset", "step", "action_masks")
         )
         self._nests = spaces.is_composite(self.action_space)
         self.leaves = spaces.leaves(self.observation_space)
@@ -93,6 +95,11 @@ class PythonVector:
         self._rewards = np.zeros(num_envs, np.float32)
         self._terminated = np.zeros(num_envs, bool)
         self._truncated = np.zeros(num_envs, bool)
+        self.action_masks: Array | None = None
+        if all(methods := [mask_method(env) for env in self.envs]):
+            self._mask_methods = methods
+            self._mask_sizes = self._sizes_of_masks()
+            self.action_masks = np.ones((num_envs, sum(self._mask_sizes)), bool)
 
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         for i, (lane, seed) in enumerate(zip(np.flatnonzero(lanes).tolist(), seeds, strict=True)):
@@ -110,6 +117,8 @@ class PythonVector:
                     f"{type(result).__name__}{_count(result)}"
                 )
             spaces.write(result[0], self.leaves, self._observations, lane, self._after_reset)
+        if self.action_masks is not None:
+            self._read_masks(np.flatnonzero(lanes).tolist())
         return self._observations
 
     def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:
@@ -136,10 +145,34 @@ class PythonVector:
             else:
                 spaces.write(observation, self.leaves, self._observations, lane, self._after_step)
             self._rewards[lane] = reward if type(reward) is float else self._number(reward)
+        if self.action_masks is not None:
+            stepped = np.ones(self.num_envs, bool) if lanes is None else lanes
+            ended = self._terminated | self._truncated
+            self.action_masks[ended] = True  # no action follows: a game that is over may allow none
+            self._read_masks(np.flatnonzero(stepped & ~ended).tolist())
         return self._observations, self._rewards, self._terminated, self._truncated
 
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
         pass  # one environment after the other: there is nothing to be gained
+
+    def _sizes_of_masks(self) -> list[int]:
+        try:
+            return spaces.mask_sizes(self.action_space)
+        except EnvError as error:
+            raise EnvError(f"environment {self.name!r} has action_masks(): {error}") from error
+
+    def _read_masks(self, lanes: list[int]) -> None:
+        assert self.action_masks is not None
+        for lane in lanes:
+            env, method = self.envs[lane], self._mask_methods[lane]
+            assert method is not None
+            try:
+                mask = env.call(method) if isinstance(env, OwnStreams) else method()
+            except OutplayError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise self._raised("action_masks", error) from error
+            self.action_masks[lane] = spaces.checked_mask(mask, self._mask_sizes, self._after_masks)
 
     def _set_task(self, env: gymnasium.Env[Any, Any], task: Any, seed: int | None) -> None:
         inner: Any = env.unwrapped

@@ -1,8 +1,8 @@
-"""Wrappers of others that get in the way: found, and named with what to do instead."""
+"""The layers of a wrapped environment: what is found in them, and wrappers that are refused by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # By their names: Gymnasium's, its vectors', and those of older Gym.
@@ -30,3 +30,9 @@ def statistics_in(env: Any) -> tuple[str, str] | None:
         f"its {named} running statistics, which begin anew in every evaluation and resumed run",
         "; ".join([f"remove {'it' if len(found) == 1 else 'them'}", *(_STATISTICS[name] for name in found)]),
     )
+
+
+def mask_method(env: Any) -> Callable[[], Any] | None:
+    """The method `action_masks()` of an environment, or of the outermost layer that has one; None if none has."""
+    found = (getattr(layer, "action_masks", None) for layer in layers(env))
+    return next((method for method in found if callable(method)), None)

@@ -48,6 +48,7 @@ class Learner(Generic[C]):
     """
 
     State: ClassVar[type[LearnerState]] = LearnerState
+    supports_masks: ClassVar[bool] = True  # whether it can learn in environments that mask actions
 
     def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:
         self.config = config
@@ -157,7 +158,7 @@ class Learner(Generic[C]):
         for i, moments in self.moments.items():
             is_image = self.policy.leaves[i].is_image
             if is_image:  # images are large and similar: a sample of them is enough, in single precision
-                images = self.tensor(batch.some(i, _MAX_IMAGES)).float()
+                images = self.tensor(batch.subsample(i, _MAX_IMAGES)).float()
                 mean = images.mean(0)
                 square = images.sub_(mean).square_().mean(0)
                 moments.merge(len(images), mean.double().cpu().numpy(), square.double().cpu().numpy())

@@ -94,6 +94,7 @@ class ReplayLearner(Learner[C]):
     """
 
     State: ClassVar[type[LearnerState]] = ReplayLearnerState
+    supports_masks = False  # the replay buffer has no masks of the next observations, which targets would need
 
     def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:
         self.targets: dict[str, TargetNetwork[Any]] = {}  # by the name of their tensor in checkpoints

@@ -73,6 +73,7 @@ class Rows(Minibatch):
     old_log_prob: Tensor
     advantages: Tensor
     targets: Tensor  # of the value, normalised like the network's output
+    mask: Tensor | None = None  # of the allowed actions
 
     def shuffled(self, order: Tensor) -> Rows:
         return self.each(lambda tensor: _shuffled(tensor, order))
@@ -156,7 +157,11 @@ class OnPolicyLearner(Learner[C]):
             self.distribution.log_prob(old_params, actions),
             self.tensor(advantages),
             self.actor_critic.normalised(self.tensor(batch.rows(estimates.targets))),
+            self.mask_rows(batch),
         )
+
+    def mask_rows(self, batch: Batch) -> Tensor | None:
+        return None if batch.action_mask is None else self.tensor(batch.rows(batch.action_mask))
 
     def observation_rows(self, batch: Batch) -> tuple[Tensor, ...]:
         """The observations of the whole Batch as rows, in the layout that the network takes."""
@@ -164,7 +169,7 @@ class OnPolicyLearner(Learner[C]):
             return self.tensors(batch.observation_rows())
         # On a GPU they are joined there, which is faster.
         leaves = range(len(self.policy.leaves))
-        joined = [torch.cat([self.tensor(f.observations[i]) for f in batch.fragments], 1) for i in leaves]
+        joined = [torch.cat([self.tensor(part) for part in batch.observation_parts(i)], 1) for i in leaves]
         return self.network.arranged(tuple(leaf.flatten(0, 1) for leaf in joined))
 
     def minibatches(self, rows: Rows, size: int, iteration: int, epoch: int, shuffle: bool) -> Iterator[Rows]:

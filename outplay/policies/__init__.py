@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outplay.policies.actor_critic import ActorCritic
-from outplay.policies.distributions import Distribution, distribution_for
+from outplay.policies.distributions import Distribution, distribution_for, masked
 from outplay.policies.encoder import is_normalisable
 from outplay.policies.policy import Policy, Weights
 from outplay.policies.qnetwork import QNetwork, QOptions
@@ -23,4 +23,5 @@ __all__ = [
     "Weights",
     "distribution_for",
     "is_normalisable",
+    "masked",
 ]

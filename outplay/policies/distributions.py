@@ -52,6 +52,24 @@ def distribution_for(space: spaces.Space[Any]) -> Distribution:
     return DiagonalGaussian(int(np.prod(space.shape)))
 
 
+# The logit of an action that a mask forbids. Finite, so that entropy and KL divergence stay finite: its probability is
+# exactly 0, and 0 · -1e30 is 0.
+_FORBIDDEN = -1e30
+
+
+def masked(params: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits (B, n) with those of forbidden actions at -1e30; as they are where there is no mask (B, n).
+
+    Sampling, mode, log-probabilities, entropy and KL divergence of such logits are those of the allowed actions.
+    """
+    return params if mask is None else params.masked_fill(~mask, _FORBIDDEN)
+
+
+def masked_array(params: Array, mask: Array) -> Array:
+    """`masked` in numpy."""
+    return np.where(mask, params, np.float32(_FORBIDDEN))
+
+
 _TINY = np.float32(1e-30)  # float32 draws can be 0
 
 

@@ -16,7 +16,7 @@ from outplay.cudagraphs import CapturedActing
 from outplay.errors import CheckpointError, ConfigError, EnvError
 from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.dense import Dense
-from outplay.policies.distributions import distribution_for
+from outplay.policies.distributions import distribution_for, masked_array
 from outplay.policies.network import Network
 from outplay.policies.scaling import ActionScaling
 from outplay.spaces import Leaf, Leaves, leaves
@@ -40,7 +40,11 @@ class Policy:
     """Chooses actions.
 
     >>> policy = Policy(PolicySpec(observation_space, action_space))
-    >>> actions, state, extras = policy.act(observations, state, explore=True, rng=rng)
+    >>> state = policy.initial_state(lanes)
+    >>> actions, state, extras = policy.act(observations, state, mask=None, explore=True, rng=rng)
+
+    A recurrent policy overrides `initial_state`, whose arrays have a row for each lane, and `act`, which returns the
+    next state as new arrays.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -99,23 +103,42 @@ class Policy:
         return list(self.network.parameters())
 
     def act(
-        self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
+        self,
+        observations: Leaves,
+        state: dict[str, Array],
+        mask: Array | None,
+        explore: bool,
+        rng: np.random.Generator,
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-        """Actions for a batch of observations; extras: the distribution's parameters, and values if at hand."""
+        """(actions, next state, extras) for a batch of B observations.
+
+        `mask` (B, n): True where an action is allowed; None allows all. Extras: the parameters of the distribution as
+        "dist" (with a mask, forbidden actions have a logit of -1e30), and "value" where it costs nothing.
+        """
         if self._dense is not None and len(observations[0]) <= Dense.FEW_ROWS:
             outputs = self._dense(observations)
         else:
             outputs = self._by_torch(observations)
-        chosen = outputs[:, : self.distribution.num_params]
-        extras = {"dist": chosen}
+        params = outputs[:, : self.distribution.num_params]
+        if mask is not None:
+            params = masked_array(params, mask)
+        extras = {"dist": params}
         if self._values_when_acting:
             extras["value"] = outputs[:, -1]
-        return self._chosen(chosen, explore, rng), state, extras
+        return self._choose(params, mask, explore, rng), state, extras
 
     def act_by_name(
-        self, observations: Mapping[Any, Any], state: dict[str, Array], explore: bool, rng: np.random.Generator
+        self,
+        observations: Mapping[Any, Any],
+        state: dict[str, Array] | None,
+        masks: Mapping[Any, Any] | None,
+        explore: bool,
+        rng: np.random.Generator,
     ) -> tuple[dict[Any, Any], dict[str, Array], dict[str, Array]]:
-        """Actions, as the environment takes them, for observations as it gives them, by name; all in one go."""
+        """(actions by name as the environment takes them, next state, extras) for observations by name.
+
+        `state` has a row for each observation; None begins episodes. `masks` are by name, too.
+        """
         if not isinstance(observations, Mapping):
             raise ConfigError("compute_actions() takes observations by name, as {'a': observation, …}")
         rows = spaces.empty(self.leaves, len(observations))
@@ -124,7 +147,9 @@ class Policy:
         for leaf, values in zip(self.leaves, rows, strict=True):
             if (wrong := spaces.problem_in(leaf, values)) is not None:
                 raise EnvError(f"this is an {spaces.element(leaf, wrong[0][1:])} that {wrong[1]}")
-        actions, next_state, extras = self.act(rows, state, explore, rng)
+        state = self._checked_state(state, len(observations))
+        mask = None if masks is None else self._checked_masks(masks, list(observations))
+        actions, next_state, extras = self.act(rows, state, mask, explore, rng)
         in_env = self.to_env(actions)
         # A single number as Python's own, an array as it is.
         plain = {
@@ -133,11 +158,32 @@ class Policy:
         }
         return plain, next_state, extras
 
+    def _checked_state(self, state: Mapping[str, Any] | None, lanes: int) -> dict[str, Array]:
+        """A recurrent state that a user gave; the initial one for None."""
+        initial = self.initial_state(lanes)
+        if state is None:
+            return initial
+        given = {name: np.asarray(array) for name, array in state.items()}
+        expected = {name: (array.shape, array.dtype) for name, array in initial.items()}
+        if {name: (array.shape, array.dtype) for name, array in given.items()} != expected:
+            raise ConfigError(
+                f"this recurrent state does not fit the policy: get_policy().initial_state({lanes}) gives the first "
+                "one, and each call returns the next"
+            )
+        return given
+
+    def _checked_masks(self, masks: Mapping[Any, Any], names: list[Any]) -> Array:
+        if not isinstance(masks, Mapping) or set(masks) != set(names):
+            raise ConfigError("masks must have the same names as the observations")
+        sizes = spaces.mask_sizes(self.action_space)
+        return np.stack([spaces.checked_mask(masks[name], sizes, "this is") for name in names])
+
     def _make_network(self, generator: torch.Generator) -> Network:
         sizes = self.distribution.num_params, self.distribution.num_constant
         return ActorCritic(self.leaves, *sizes, self.spec.model, self.spec.with_value, generator)
 
-    def _chosen(self, params: Array, explore: bool, rng: np.random.Generator) -> Array:
+    def _choose(self, params: Array, mask: Array | None, explore: bool, rng: np.random.Generator) -> Array:  # noqa: ARG002
+        """Actions by these parameters, which are masked already."""
         return self.distribution.sample(params, rng) if explore else self.distribution.mode(params)
 
     @torch.inference_mode()
@@ -162,8 +208,8 @@ class Policy:
         """The policy as it acts for `number` lanes of all, from `first`: for most policies, as for any."""
         return self
 
-    def initial_state(self, lanes: int) -> dict[str, Array]:  # noqa: ARG002 - a recurrent policy will need it
-        """The recurrent state of `lanes` new episodes: none."""
+    def initial_state(self, lanes: int) -> dict[str, Array]:  # noqa: ARG002 - a recurrent policy needs it
+        """The recurrent state at the start of an episode, by name, with a row for each lane; empty: it has none."""
         return {}
 
     def to_env(self, actions: Array) -> Array:

@@ -56,11 +56,16 @@ class QPolicy(Policy):
         return shared
 
     def act(
-        self, observations: Leaves, state: dict[str, Array], explore: bool, rng: np.random.Generator
+        self,
+        observations: Leaves,
+        state: dict[str, Array],
+        mask: Array | None,
+        explore: bool,
+        rng: np.random.Generator,
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         if self._options.noisy:
             self.q_network.draw_noise(rng if explore else None)
-        return super().act(observations, state, explore, rng)
+        return super().act(observations, state, mask, explore, rng)
 
     @torch.no_grad()
     def _act_at_random(self) -> None:
@@ -73,11 +78,22 @@ class QPolicy(Policy):
     def _outputs(self, observations: tuple[Tensor, ...]) -> Tensor:
         return self.q_network.values(self.network.arranged(observations))
 
-    def _chosen(self, params: Array, explore: bool, rng: np.random.Generator) -> Array:
+    def _choose(self, params: Array, mask: Array | None, explore: bool, rng: np.random.Generator) -> Array:
         best: Array = params.argmax(-1)
         if not explore:
             return best
-        rows, actions = params.shape
         chances: Any = self.q_network.epsilon.item() if self._chances is None else self._chances
-        at_random = rng.random(rows) < chances
-        return np.where(at_random, rng.integers(0, actions, rows), best) if at_random.any() else best
+        is_random = rng.random(len(params)) < chances
+        if not is_random.any():
+            return best
+        return np.where(is_random, _uniform(params.shape, mask, rng), best)
+
+
+def _uniform(shape: tuple[int, ...], mask: Array | None, rng: np.random.Generator) -> Array:
+    """An action for each row, all that are allowed equally likely."""
+    rows, actions = shape
+    if mask is None:
+        return rng.integers(0, actions, rows)
+    rank = rng.integers(0, mask.sum(-1))  # which of the allowed ones
+    chosen: Array = (mask.cumsum(-1) > rank[:, None]).argmax(-1)
+    return chosen

@@ -213,9 +213,9 @@ def test_lanes_have_an_epsilon_each_if_spread() -> None:
     with trainer(probes.Match, exploration_config={"initial_epsilon": 0.5, "epsilon_spread": 3.0}) as ours:
         policy = ours.policy.for_lanes(0, 4, 4)
         rows = (np.zeros((4, 1), np.float32),)
-        best = ours.policy.act(rows, {}, False, np.random.default_rng(0))[0]
+        best = ours.policy.act(rows, {}, None, False, np.random.default_rng(0))[0]
         rng = np.random.default_rng(1)
-        others = np.mean([policy.act(rows, {}, True, rng)[0] != best for _ in range(4000)], 0)
+        others = np.mean([policy.act(rows, {}, None, True, rng)[0] != best for _ in range(4000)], 0)
         assert others == pytest.approx([0.5 ** (1 + lane) / 2 for lane in range(4)], abs=0.03)  # one of two is the best
 
 
@@ -223,8 +223,8 @@ def test_noise_explores_and_evaluations_have_none() -> None:
     with trainer(probes.Match, noisy=True) as ours:
         rows = (np.full((1, 1), 0.3, np.float32),)
         rng = np.random.default_rng(0)
-        noisy = {float(ours.policy.act(rows, {}, True, rng)[2]["dist"][0, 0]) for _ in range(5)}
-        still = {float(ours.policy.act(rows, {}, False, rng)[2]["dist"][0, 0]) for _ in range(5)}
+        noisy = {float(ours.policy.act(rows, {}, None, True, rng)[2]["dist"][0, 0]) for _ in range(5)}
+        still = {float(ours.policy.act(rows, {}, None, False, rng)[2]["dist"][0, 0]) for _ in range(5)}
         assert (len(noisy), len(still)) == (5, 1)
         assert ours.train()["learner"]["epsilon"] == 0.0
 

@@ -32,7 +32,7 @@ def learned(
 def preference(trainer: Algorithm, observation: float) -> float:
     """The probability of action 1."""
     row = (np.array([[observation]], np.float32),)
-    _, _, extras = trainer.get_policy().act(row, {}, True, np.random.default_rng(0))
+    _, _, extras = trainer.get_policy().act(row, {}, None, True, np.random.default_rng(0))
     logits = extras["dist"][0]
     return float(np.exp(logits[1]) / np.exp(logits).sum())
 

@@ -251,7 +251,7 @@ def test_lower_precision_changes_little_and_outputs_stay_float32() -> None:
     for precision in ("float32", "bfloat16"):
         with PPO(env="ALE/Pong-v5", config={"num_workers": 0, "model": {"precision": precision}}) as trainer:
             images = np.random.default_rng(0).integers(0, 255, (4, 4, 84, 84), np.uint8)
-            _, _, extras = trainer.policy.act((images,), {}, False, np.random.default_rng(0))
+            _, _, extras = trainer.policy.act((images,), {}, None, False, np.random.default_rng(0))
             params[precision] = extras["dist"]
             assert extras["dist"].dtype == extras["value"].dtype == np.float32
     assert params["bfloat16"] == pytest.approx(params["float32"], abs=2e-3)

@@ -372,7 +372,7 @@ class Drawing:
         self.n = int(space.n) if isinstance(space, spaces.Discrete) else 2
         self.shape = space.shape or ()
 
-    def act(self, observations: Any, state: Any, explore: bool, rng: np.random.Generator) -> Any:
+    def act(self, observations: Any, state: Any, mask: Any, explore: bool, rng: np.random.Generator) -> Any:
         actions = rng.integers(0, self.n, (len(observations[0]), *self.shape))
         return actions, state, {"dist": np.zeros((len(actions), self.n), np.float32)}
 

@@ -35,7 +35,7 @@ def acts_as_it_learned(ours: Algorithm) -> set[str]:
     for _ in range(3):
         ours.train()
         (worker,) = ours.workers.foreach_worker(lambda worker: worker)
-        acted, expected = (policy.act(observations, {}, False, rng)[2] for policy in (worker.policy, ours.policy))
+        acted, expected = (policy.act(observations, {}, None, False, rng)[2] for policy in (worker.policy, ours.policy))
         for name, values in expected.items():
             assert acted[name] == pytest.approx(values, abs=1e-2)
     return set(expected)

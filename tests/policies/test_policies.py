@@ -60,7 +60,7 @@ def act(policy: Policy, space: spaces.Space[Any], batch: int = 4, explore: bool 
     for row in range(batch):
         for array, part in zip(rows, split(space.sample(), policy.leaves), strict=True):
             array[row] = part
-    return policy.act(rows, {}, explore, np.random.default_rng(0))
+    return policy.act(rows, {}, None, explore, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("name", OBSERVATION_SPACES)
@@ -232,7 +232,7 @@ def test_sparse_inputs_change_nothing_but_the_cost() -> None:
     sparse = Policy(PolicySpec(space, spaces.MultiBinary(1), ModelConfig(**config, sparse_inputs=True), 0))
     dense = Policy(PolicySpec(space, spaces.MultiBinary(1), ModelConfig(**config), 0))
     assert {name: w.shape for name, w in sparse.get_weights().items() if "bias" in name} == {"value_head.bias": (1,)}
-    one, other = (p.act(observations, {}, False, rng)[2]["dist"] for p in (sparse, dense))
+    one, other = (p.act(observations, {}, None, False, rng)[2]["dist"] for p in (sparse, dense))
     assert one == pytest.approx(other, abs=1e-5)
 
 
@@ -248,7 +248,7 @@ def test_frozen_weights_are_the_ones_that_were_given(precision: Any) -> None:
         policy.set_weights({**policy.get_weights(), "observation_mean_0": np.full((4, 20, 20), 100 * rng.random())})
 
     def said(policy: Policy) -> dict[str, np.ndarray]:
-        return policy.act(observations, {}, False, rng)[2]
+        return policy.act(observations, {}, None, False, rng)[2]
 
     acting.load(learning.snapshot(1))
     assert np.array_equal(said(acting)["dist"], said(learning)["dist"])
@@ -353,7 +353,7 @@ def test_rows_are_summed_up_alike_however_they_lie_in_memory() -> None:
     policy.load(policy.snapshot(1))
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(4, 40)).astype(np.float32)
-    said = [policy.act((array,), {}, False, rng)[2]["dist"] for array in (rows, np.asfortranarray(rows))]
+    said = [policy.act((array,), {}, None, False, rng)[2]["dist"] for array in (rows, np.asfortranarray(rows))]
     assert np.array_equal(*said)
 
 
