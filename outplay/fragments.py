@@ -5,7 +5,7 @@ Shapes: T steps, E lanes of one EnvGroup, N lanes of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from outplay.spaces import Leaves
 
 Array = np.ndarray
+InitialState = Callable[[int], dict[str, Array]]  # for a number of lanes, as Policy.initial_state
 
 
 @dataclass
@@ -120,6 +121,68 @@ class Batch:
 
     def observation_rows(self) -> Leaves:
         return tuple(self.rows(leaf) for leaf in self.observations)
+
+    def sequences(self, length: int | None = None, initial_state: InitialState | None = None) -> Sequences:
+        """The valid steps as sequences for a recurrent policy, lane by lane, in order of time.
+
+        A sequence never crosses the start of an episode. With `length` it is also cut every `length` steps, counted
+        from its beginning. `initial_state` is the policy's method; zeros unless given.
+        """
+        steps = len(self.valid)
+        valid, starts = self.valid.T.ravel(), self.episode_start.T.ravel()  # one lane after the other
+        index = np.arange(valid.size)
+        times = index % steps
+        follows = np.zeros(valid.size, bool)  # the step before it in the same episode and Fragment is valid
+        follows[1:] = valid[:-1] & ~starts[1:] & (times[1:] > 0)
+        begins = valid & ~follows
+        if length is not None:
+            age = index - np.maximum.accumulate(np.where(begins, index, 0))
+            begins = valid & (age % length == 0)
+        first = np.flatnonzero(begins)
+        lengths = np.bincount((np.cumsum(begins) - 1)[valid], minlength=len(first))
+        offsets = np.arange(lengths.max())[:, None]
+        return Sequences(
+            steps=times[first] + np.minimum(offsets, lengths - 1),
+            lanes=first // steps,
+            valid=offsets < lengths,
+            continues=np.where(follows[first], np.arange(len(first)) - 1, -1),
+            policy_state=self._state_at(times[first], first // steps, initial_state),
+        )
+
+    def _state_at(self, times: Array, lanes: Array, initial_state: InitialState | None) -> dict[str, Array]:
+        """The recurrent state before these steps: known at the Fragment's first step, else the initial state."""
+        initial = {} if initial_state is None else initial_state(len(times))
+        known = (times == 0).nonzero()[0]
+        found = {}
+        for name, array in self.policy_state.items():
+            found[name] = np.array(initial[name]) if initial else np.zeros((len(times), *array.shape[1:]), array.dtype)
+            found[name][known] = array[lanes[known]]
+        return found
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """S sequences of steps of a Batch, side by side, padded to the length L of the longest.
+
+    >>> sequences = batch.sequences(20, policy.initial_state)
+    >>> observations = tuple(sequences.take(leaf) for leaf in batch.observations)  # (L, S, …) each
+    >>> loss = (losses * sequences.valid).sum() / sequences.valid.sum()
+
+    `policy_state` is the recurrent state where each sequence begins. It is known where a Fragment or an episode begins.
+    Where a sequence was cut off from the one before by `length`, it is not recorded: `policy_state` has the initial
+    state, and `continues` has the sequence before. A learner that unrolls that one first can use its last state.
+    """
+
+    steps: Array  # (L, S): of the Batch; padding repeats the last step
+    lanes: Array  # (S,): of the Batch
+    valid: Array  # (L, S): False where it is padding
+    continues: Array  # (S,): the sequence right before, in the same episode and Fragment; -1 where there is none
+    policy_state: dict[str, Array]  # (S, …) each
+
+    def take(self, array: Array) -> Array:
+        """A (T, N, …) array of the Batch as (L, S, …)."""
+        taken: Array = array[self.steps, self.lanes]
+        return taken
 
 
 def join(fragments: list[Fragment]) -> Batch:
