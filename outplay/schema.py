@@ -80,6 +80,7 @@ class State(Part):
     time_total_s: Annotated[FiniteNumber, Field(ge=0)]
     episodes: Episodes
     episode_returns: list[float] = Field(default_factory=list)
+    exploration: dict[str, Annotated[FiniteNumber, Field(ge=0)]] = Field(default_factory=dict)  # not in 0.2.0
     learner: dict[str, Any]
     groups: list[Group]
     exact: bool

@@ -196,10 +196,15 @@ class Algorithm:
         """RLlib's name of the collector: `trainer.workers.foreach_worker(…)`."""
         return self.collector
 
-    def snapshot(self, at_random: bool = False) -> Weights:
-        """The present Weights, with a version of their own; or Weights that act at random."""
+    def snapshot(self, at_random: bool = False, everything: bool = False) -> Weights:
+        """The present Weights, with a version of their own; or Weights that act at random.
+
+        `everything`: with critics, too, which acting does not need.
+        """
         self._version += 1
-        return self.policy.random_weights(self._version) if at_random else self.policy.snapshot(self._version)
+        if at_random:
+            return self.policy.random_weights(self._version)
+        return self.policy.snapshot(self._version, self.learner.updates, everything)
 
     # One iteration.
 
@@ -308,7 +313,7 @@ class Algorithm:
             saved = use_checkpoint(checkpoint, read_checkpoint)
             saving.check_fits(self, saved.state)
             policy = self._policy_spec().make()
-            policy.set_weights(saving.weights_of(saved))
+            saving.put_weights(policy, saving.upgraded(saved, policy))
         if self._evaluator is None:
             spec = self._rollout_spec()
             elsewhere = self.config.evaluation_num_workers  # processes that have no GPU

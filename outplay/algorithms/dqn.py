@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field, FiniteFloat, model_validator
 from torch import Tensor
 
@@ -119,15 +118,14 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         self.set_epsilon()
 
     def metrics(self) -> dict[str, float]:
-        return {"epsilon": float(self.q_network.epsilon), **super().metrics()}
+        return {**self.policy.exploration, **super().metrics()}
 
-    @torch.no_grad()
     def set_epsilon(self) -> None:
         """Follow the schedule of ε."""
         config = self.config.exploration_config
         points = [(0.0, config.initial_epsilon), (float(config.epsilon_timesteps), config.final_epsilon)]
         epsilon = at(config.epsilon_schedule or points, 0.0, self.timesteps)
-        self.q_network.epsilon.fill_(0.0 if self.config.noisy else epsilon)
+        self.policy.exploration = {"epsilon": 0.0 if self.config.noisy else epsilon}
 
 
 class DQN(Algorithm):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,12 @@ from outplay import spaces
 from outplay.envs import GroupState, import_path
 from outplay.envs.group import LONGEST_REPLAY
 from outplay.errors import CheckpointError
+from outplay.policies import Policy, QPolicy
 from outplay.runs.checkpoint import Checkpoint
 from outplay.schema import check_array
 
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
-    from outplay.policies import Policy
 
 log = logging.getLogger("outplay")
 
@@ -53,6 +54,7 @@ def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoi
         "time_total_s": algorithm.seconds,
         "episodes": algorithm.episodes.state(),
         "episode_returns": algorithm._returns,
+        "exploration": algorithm.policy.exploration,
         "learner": learner,
         "groups": groups,
         "exact": not algorithm.inexact and all(s.is_exact for s in states or []),
@@ -63,13 +65,13 @@ def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoi
 
 def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupState] | None, bool]:
     """Put a checkpoint into an algorithm; the states of its EnvGroups, if they fit; whether its segments hold."""
+    saved = upgraded(saved, algorithm.policy)
     state = saved.state
-    weights = weights_of(saved)
-    algorithm.policy.check_weights(weights)
+    algorithm.policy.check_weights(_weights_of(saved))
     try:
         algorithm.learner.check(state["learner"], saved.optimizer, saved.segments)
         states = _groups_from_disk(state["groups"], saved.envs, _action_template(algorithm), algorithm.policy)
-        algorithm.policy.set_weights(weights)
+        put_weights(algorithm.policy, saved)
         taken = algorithm.learner.load(state["learner"], saved.optimizer, saved.segments)
         algorithm.iteration = int(state["training_iteration"])
         algorithm.timesteps = int(state["timesteps_total"])
@@ -95,17 +97,40 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
 
 def restore_weights(algorithm: Algorithm, saved: Checkpoint) -> None:
     """Put the weights of a checkpoint, normalisers included, into an algorithm, perhaps of another kind."""
-    weights = weights_of(saved)
-    algorithm.policy.check_weights(weights)
+    saved = upgraded(saved, algorithm.policy)
+    algorithm.policy.check_weights(_weights_of(saved))
     try:
         algorithm.learner.check_moments(saved.state["learner"], saved.optimizer)
-        algorithm.policy.set_weights(weights)
+        put_weights(algorithm.policy, saved)
         algorithm.learner.start_from_weights(saved.state["learner"], saved.optimizer)
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
 
 
-def weights_of(saved: Checkpoint) -> dict[str, np.ndarray]:
+def put_weights(policy: Policy, saved: Checkpoint) -> None:
+    """Put the weights and the exploration values of a checkpoint, upgraded, into a policy."""
+    policy.set_weights(_weights_of(saved))
+    found = saved.state["exploration"]
+    policy.exploration = {name: float(found.get(name, value)) for name, value in policy.exploration.items()}
+
+
+def upgraded(saved: Checkpoint, policy: Policy) -> Checkpoint:
+    """A checkpoint as this version writes it. Version 0.2 had ε among the numbers of a Q-network and of its target."""
+    if not isinstance(policy, QPolicy) or "epsilon" not in saved.weights:
+        return saved
+    weights = {name: tensor for name, tensor in saved.weights.items() if name != "epsilon"}
+    optimizer = dict(saved.optimizer)
+    if (target := optimizer.get("target")) is not None and target.dim() == 1:
+        at = max(0, len(target) - 1 - policy.q_network.atoms.numel())  # the atoms come after it
+        optimizer["target"] = torch.cat([target[:at], target[at + 1 :]])
+    epsilon = saved.weights["epsilon"]
+    if epsilon.numel() != 1 or not 0 <= epsilon.item() <= 1:
+        raise CheckpointError(f"the weights 'epsilon' are {epsilon.tolist()}, not a number from 0 to 1")
+    state = {**saved.state, "exploration": {"epsilon": epsilon.item()}}
+    return replace(saved, state=state, weights=weights, optimizer=optimizer)
+
+
+def _weights_of(saved: Checkpoint) -> dict[str, np.ndarray]:
     """The network's weights by name. Names and shapes are checked by `Policy.set_weights`."""
     for name, tensor in saved.weights.items():
         if tensor.dtype != torch.float32:

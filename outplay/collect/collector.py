@@ -31,7 +31,7 @@ class Collector(ABC):
         spec: RolloutSpec,
         num_workers: int,
         states: list[GroupState] | None,
-        snapshot: Callable[[], Weights],
+        snapshot: Callable[..., Weights],
     ) -> None:
         self.spec = spec
         self.num_workers = min(num_workers, len(spec.group_sizes))
@@ -88,7 +88,7 @@ class Collector(ABC):
 
         >>> trainer.workers.foreach_worker(lambda worker: worker.get_policy().get_weights())
         """
-        return self.pool.call_all("apply", self._snapshot(), function)
+        return self.pool.call_all("apply", self._snapshot(everything=True), function)
 
     def stop(self) -> None:
         self.pool.stop()

@@ -19,8 +19,8 @@ from outplay.fragments import Batch, Fragment
 from outplay.learning.optimizers import Optimizer, ParameterGroup
 from outplay.metrics import RunningMoments
 from outplay.policies import Policy, is_normalisable
+from outplay.policies.flat import flatten
 from outplay.policies.network import Network
-from outplay.policies.policy import flatten
 from outplay.schema import FiniteNumber, Part, check_array, validated_part
 from outplay.spaces import Leaves
 
@@ -239,12 +239,13 @@ class Learner(Generic[C]):
         tensors: dict[str, Tensor],
         load: Callable[[dict[str, Any], dict[str, Tensor]], Any],
     ) -> Callable[[], None]:
-        weights = self.policy.flat.detach().clone()
+        weights, exploration = self.policy.flat.detach().clone(), dict(self.policy.exploration)
         copies = {name: tensor.clone() for name, tensor in tensors.items()}
 
         @torch.no_grad()
         def restore() -> None:
             self.policy.flat.copy_(weights)
+            self.policy.exploration = dict(exploration)
             load(state, copies)
 
         return restore

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from outplay.policies.policy import flatten
+from outplay.policies.flat import flatten
 
 N = TypeVar("N", bound=nn.Module)
 

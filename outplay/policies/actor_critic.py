@@ -52,6 +52,14 @@ class ActorCritic(Network):
         separate = self.with_value and not self.shares_layers
         return [*super()._trunks(), *([self.value_encoder, self.value_hidden] if separate else [])]
 
+    @property
+    def values_when_acting(self) -> bool:
+        """With shared layers the value comes with the action at almost no cost; else the learner computes it."""
+        return self.with_value and self.shares_layers
+
+    def is_for_acting(self, name: str) -> bool:
+        return self.values_when_acting or not name.startswith("value_")
+
     def _params(self, hidden: Tensor) -> Tensor:
         params: Tensor = self.policy_head(hidden)
         return params if self.log_std is None else torch.cat([params, self.log_std.expand(len(params), -1)], -1)
@@ -65,7 +73,7 @@ class ActorCritic(Network):
         if self.log_std is not None:
             rows.append(rows[0].new_zeros(len(self.log_std), rows[0].shape[1]))
             biases.append(self.log_std)
-        if self.with_value and self.shares_layers:
+        if self.values_when_acting:
             rows.append(self.value_head.weight * self.value_scale)
             biases.append(self.denormalised(self.value_head.bias))
         return torch.cat(rows), torch.cat(biases)

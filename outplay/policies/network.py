@@ -82,6 +82,15 @@ class Network(nn.Module):
                 normalisers[i] = (mean, scale)
         return normalisers
 
+    @property
+    def values_when_acting(self) -> bool:
+        """Whether acting computes values, too."""
+        return False
+
+    def is_for_acting(self, name: str) -> bool:  # noqa: ARG002 - a critic is not
+        """Whether acting needs this parameter or buffer."""
+        return True
+
     def head(self) -> tuple[Tensor, Tensor] | None:
         """The acting output as a linear function of the last hidden layer, (weight, bias); None if it is not linear."""
         return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from outplay import spaces
 from outplay.cudagraphs import CapturedActing
@@ -17,6 +17,7 @@ from outplay.errors import CheckpointError, ConfigError, EnvError
 from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.dense import Dense
 from outplay.policies.distributions import distribution_for, masked_array
+from outplay.policies.flat import flatten, ranges
 from outplay.policies.network import Network
 from outplay.policies.scaling import ActionScaling
 from outplay.spaces import Leaf, Leaves, leaves
@@ -30,10 +31,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Weights:
-    """An immutable, versioned snapshot of everything that acting needs: put once per version, read by all."""
+    """An immutable, versioned snapshot of what acting needs: put once per version, read by all workers."""
 
     version: int
-    flat: Array
+    flat: Array  # the parameters and buffers that acting needs, in the order of `Policy.flat`; no critic
+    exploration: dict[str, float] = field(default_factory=dict)  # such as ε
+    updates: int = 0  # that the learner had made
 
 
 class Policy:
@@ -56,8 +59,9 @@ class Policy:
         self.network = self._make_network(torch.Generator().manual_seed(seed_for(spec.seed, "weights")))
         self.network.normalises = spec.normalize_observations
         self.flat = flatten(self.network)
-        # With shared layers the value comes with the action at next to no cost; else the learner asks for all at once.
-        self._values_when_acting = spec.with_value and getattr(self.network, "shares_layers", False)
+        self._values_when_acting = self.network.values_when_acting
+        self._acting = ranges(self.network, self.network.is_for_acting)
+        self.exploration: dict[str, float] = {}  # exploration values by name, which travel with the Weights
         self._scaling = ActionScaling(spec.action_space, spec.normalize_actions, spec.clip_actions)
         self.version = 0
         self.device = torch.device("cpu")
@@ -242,8 +246,10 @@ class Policy:
         if self.network.is_frozen:
             self._freeze()
 
-    def snapshot(self, version: int) -> Weights:
-        return Weights(version, self.flat.detach().cpu().numpy().copy())
+    def snapshot(self, version: int, updates: int = 0, everything: bool = False) -> Weights:
+        """What acting needs, after so many updates of the learner; or `everything`, critics included."""
+        parts = [self.flat.detach()] if everything else [self.flat.detach()[part] for part in self._acting]
+        return Weights(version, torch.cat(parts).cpu().numpy(), dict(self.exploration), updates)
 
     def random_weights(self, version: int) -> Weights:
         """Weights that act at random, whatever is observed: all choices alike, numbers drawn around 0."""
@@ -255,35 +261,20 @@ class Policy:
     def _act_at_random(self) -> None:
         self.flat.zero_()  # so are the logits, the means, and the logarithm of the deviation
 
+    @torch.no_grad()
     def load(self, weights: Weights) -> None:
         """Act with these weights until the next ones, or `set_weights`; this policy itself does not learn."""
-        # From an array that may be a view of shared memory: copied, so that alignment is the same everywhere.
         self.version = weights.version
-        with torch.no_grad():
-            self.flat.copy_(torch.from_numpy(np.array(weights.flat)))
+        self.exploration = dict(weights.exploration)
+        # From an array that may be a view of shared memory: copied, so that alignment is the same everywhere.
+        given = torch.from_numpy(np.array(weights.flat))
+        parts = [slice(0, len(self.flat))] if len(given) == len(self.flat) else self._acting
+        sizes = [part.stop - part.start for part in parts]
+        for part, values in zip(parts, torch.split(given, sizes), strict=True):
+            self.flat[part].copy_(values)
         self._freeze()
 
     def _freeze(self) -> None:
         """The weights do not change until the next ones: precompute what depends on them alone."""
         self.network.freeze()
         self._dense = Dense.of(self.network) if self.device.type == "cpu" else None
-
-
-def flatten(model: nn.Module, device: torch.device | None = None) -> Tensor:
-    """Lay all parameters, then all buffers, into one vector of which they are views: one copy moves them all."""
-    parameters, buffers = list(model.parameters()), list(model.buffers())
-    flat = torch.empty(sum(t.numel() for t in (*parameters, *buffers)), device=device)
-    offset = 0
-    for tensor in (*parameters, *buffers):
-        piece = flat[offset : offset + tensor.numel()]
-        # Convolutions keep their channels-last layout inside their piece.
-        if tensor.dim() == 4:
-            out, channels, height, width = tensor.shape
-            view = piece.view(out, height, width, channels).permute(0, 3, 1, 2)
-        else:
-            view = piece.view(tensor.shape)
-        with torch.no_grad():
-            view.copy_(tensor)
-        tensor.data = view
-        offset += tensor.numel()
-    return flat

@@ -72,7 +72,6 @@ class QNetwork(Network):
     default_hiddens: ClassVar[list[int]] = [256, 256]
     default_activation: ClassVar[str] = "relu"
 
-    epsilon: Tensor
     atoms: Tensor
 
     def __init__(
@@ -91,7 +90,6 @@ class QNetwork(Network):
         check_parameters(self.num_hidden * num_actions * self.num_atoms, "num_atoms")
         self.advantage_head = self._linear(self.num_hidden, num_actions * self.num_atoms)
         self.value_head = self._linear(self.num_hidden, self.num_atoms) if q.dueling else None
-        self.register_buffer("epsilon", torch.zeros(()))  # how often an action is drawn at random while exploring
         # Not part of the weights: they follow from the settings.
         self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms), persistent=False)
         for module in self.modules():

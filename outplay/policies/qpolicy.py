@@ -37,6 +37,7 @@ class QPolicy(Policy):
         self._options: QOptions = spec.options or QOptions()
         self._chances: Array | None = None  # of a random action, in each lane
         super().__init__(spec)
+        self.exploration = {"epsilon": 0.0}
 
     @staticmethod
     def options_from(config: Any) -> QOptions:
@@ -52,7 +53,7 @@ class QPolicy(Policy):
         """The same policy, for these lanes of all, until the next Weights."""
         shared = copy.copy(self)
         exponents = 1.0 + self._options.epsilon_spread * np.arange(first, first + number) / max(1, total - 1)
-        shared._chances = self.q_network.epsilon.item() ** exponents
+        shared._chances = self.exploration["epsilon"] ** exponents
         return shared
 
     def act(
@@ -67,10 +68,9 @@ class QPolicy(Policy):
             self.q_network.draw_noise(rng if explore else None)
         return super().act(observations, state, mask, explore, rng)
 
-    @torch.no_grad()
     def _act_at_random(self) -> None:
         super()._act_at_random()
-        self.q_network.epsilon.fill_(1.0)
+        self.exploration = {"epsilon": 1.0}
 
     def _make_network(self, generator: torch.Generator) -> Network:
         return QNetwork(self.leaves, self.distribution.num_params, self.spec.model, self._options, generator)
@@ -82,7 +82,7 @@ class QPolicy(Policy):
         best: Array = params.argmax(-1)
         if not explore:
             return best
-        chances: Any = self.q_network.epsilon.item() if self._chances is None else self._chances
+        chances: Any = self.exploration["epsilon"] if self._chances is None else self._chances
         is_random = rng.random(len(params)) < chances
         if not is_random.any():
             return best

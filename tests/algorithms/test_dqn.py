@@ -488,10 +488,10 @@ def test_a_new_run_from_old_weights_has_their_target_and_its_own_epsilon(tmp_pat
         learner = learner_of(second)
         end = learner.target._num_parameters
         assert learner.target.flat[:end].equal(first.policy.flat[:end])
-        assert float(learner.q_network.epsilon) < 1.0  # theirs, as long as it only plays
+        assert learner.policy.exploration["epsilon"] < 1.0  # theirs, as long as it only plays
         before = learner.timesteps
         assert second.train()["learner"]["updates"] == before == 0
-        assert float(learner.q_network.epsilon) == pytest.approx(1 - 0.95 * 16 / 500)
+        assert learner.policy.exploration["epsilon"] == pytest.approx(1 - 0.95 * 16 / 500)
 
 
 def test_after_a_new_beginning_no_segment_of_the_old_replay_is_linked_to(
@@ -613,7 +613,7 @@ def test_epsilon_reaches_the_agents_before_learning_starts() -> None:
         ours.evaluate()
         assert not ours.learner.updates
         policies = ours.workers.pool.call_all("get_policy")
-        assert [policy.q_network.epsilon.item() for policy in policies] == [0.0, 0.0]
+        assert [policy.exploration["epsilon"] for policy in policies] == [0.0, 0.0]
 
 
 @pytest.mark.usefixtures("process_engine")

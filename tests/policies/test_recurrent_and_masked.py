@@ -191,6 +191,23 @@ def test_counts_and_masks_are_right(case: str) -> None:
     assert (fragments[0].action_mask is not None) == ("masked" in case)
 
 
+@pytest.mark.parametrize("algorithm", [PPO, A2C, PG])
+@pytest.mark.parametrize("parts", [False, True])
+def test_losses_are_those_of_the_allowed_actions(algorithm: type[Algorithm], parts: bool) -> None:
+    """Logits that are all zero make the allowed actions equally likely: the entropy is the log of their number."""
+    config = {**SMALL, "num_workers": 0, "lr": 0.0, "env_config": {"parts": parts}}
+    with algorithm(env=Maze, config=config) as trainer:
+        trainer.policy.flat.zero_()
+        seen = watched(trainer)
+        metrics = trainer.train()["learner"]
+        masks = np.concatenate([f.action_mask[f.valid] for f in seen])  # type: ignore[index]
+        expected = sum(np.log(part.sum(-1)) for part in np.split(masks, [3], -1)[: 1 + parts]).mean()
+        assert metrics["entropy"] == pytest.approx(expected, abs=1e-4)
+        assert expected < np.log(3) + parts * np.log(2) - 0.01
+        if algorithm is PPO:
+            assert (metrics["kl"], metrics["clip_fraction"]) == (pytest.approx(0.0, abs=1e-6), 0.0)
+
+
 BOTH = "masked and counting"
 
 

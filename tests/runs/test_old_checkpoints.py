@@ -20,7 +20,10 @@ def test_a_checkpoint_of_version_0_2_is_restored_and_trained_further(name: str, 
     saved = load_file(checkpoint / "weights.safetensors")
     with Algorithm.from_checkpoint(checkpoint) as trainer:
         restored = trainer.get_policy().get_weights()
+        epsilon = saved.pop("epsilon", None)  # now beside the weights
+        assert restored.keys() == saved.keys()
         assert all(np.array_equal(restored[key], value) for key, value in saved.items())
+        assert trainer.get_policy().exploration == ({} if epsilon is None else {"epsilon": pytest.approx(epsilon)})
         assert trainer.evaluate()["episodes"] == 10
         steps = trainer.timesteps
         result = trainer.train()
@@ -29,3 +32,18 @@ def test_a_checkpoint_of_version_0_2_is_restored_and_trained_further(name: str, 
         again = Path(trainer.save(tmp_path / "again"))
     with Algorithm.from_checkpoint(again) as trainer:
         assert trainer.iteration == 4
+
+
+def test_the_target_network_of_version_0_2_is_kept(tmp_path: Path) -> None:
+    """It had ε among its numbers; the others are the same, in the same order."""
+    checkpoint = Path(shutil.copytree(OLD / "dqn", tmp_path / "dqn")) / "checkpoint_000003"
+    target = load_file(checkpoint / "optimizer.safetensors")["target"]
+    with Algorithm.from_checkpoint(checkpoint) as trainer:
+        _, tensors = trainer.learner.state()
+        kept = tensors["target"].numpy()
+        parameters = sum(parameter.numel() for parameter in trainer.policy.parameters)
+        assert len(kept) == len(target) - 1
+        assert np.array_equal(kept[:parameters], target[:parameters])
+        assert np.array_equal(kept[-1:], target[-1:])  # the atoms, which come after ε
+        trainer.load_weights(checkpoint)
+        assert trainer.evaluate(checkpoint) == trainer.evaluate()
