@@ -18,8 +18,8 @@ from outplay.schema import check_array
 from outplay.spaces import Leaves
 
 _ATARI_EPISODES_PER_SEED = 32
-# Games whose reset depends on nothing that was played: tests/envs/test_vectors.py checks these. In others, as ice_hockey
-# and yars_revenge, something is carried over.
+# Games whose reset depends on nothing that was played: tests/envs/test_vectors.py checks these. In others, such as
+# ice_hockey and yars_revenge, something is carried over.
 _FORGETFUL = frozenset({"breakout", "pong", "qbert", "space_invaders"})
 
 

@@ -119,14 +119,14 @@ CASES: dict[str, tuple[type[Algorithm], Any, dict[str, Any]]] = {
 def watched(trainer: Algorithm) -> list[Fragment]:
     """All Fragments that the trainer collects from now on."""
     seen: list[Fragment] = []
-    collect = trainer._collect
+    collect = trainer.collector.collect
 
-    def collecting(*arguments: Any, **named: Any) -> list[Fragment]:
-        fragments = collect(*arguments, **named)
+    def collecting(weights: Any, wait: bool = True) -> list[Fragment]:
+        fragments = collect(weights, wait)
         seen.extend(fragments)
         return fragments
 
-    trainer._collect = collecting  # type: ignore[method-assign]
+    trainer.collector.collect = collecting  # type: ignore[method-assign]
     return seen
 
 
@@ -270,8 +270,8 @@ from tests.policies.test_recurrent_and_masked import CASES, SMALL
 algorithm, env, config = CASES[sys.argv[1]]
 folder, num_workers, end = Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 
-def collected_and_killed():
-    collect()
+def collected_and_killed(weights):
+    collect(weights)
     os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
@@ -279,9 +279,9 @@ if __name__ == "__main__":
         if folder.exists():
             trainer.restore(folder)
         while trainer.iteration < 4:
-            collect = trainer._collect
+            collect = trainer.collector.collect
             if trainer.iteration == end:
-                trainer._collect = collected_and_killed
+                trainer.collector.collect = collected_and_killed
             trainer.train()
             trainer.save(folder)
         (folder / "weights").write_bytes(trainer.policy.flat.numpy().tobytes())
