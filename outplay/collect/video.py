@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -118,7 +118,7 @@ def _play(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Frames:
         while not ended:
             row = spaces.empty(policy.leaves, 1)
             spaces.write(observation, policy.leaves, row, 0)
-            mask = None if masks is None else np.asarray(masks(), bool)[None]
+            mask = None if masks is None else _mask(spec, policy, masks)
             actions, state, _ = policy.act(row, state, mask, explore, rng)
             action = spaces.nested_action(policy.action_space, policy.to_env(actions)[0])
             with _told(spec):
@@ -129,6 +129,13 @@ def _play(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Frames:
     finally:
         with _told(spec):
             env.close()
+
+
+def _mask(spec: EnvSpec, policy: Policy, masks: Callable[[], Any]) -> np.ndarray:
+    with _told(spec):
+        mask = masks()
+    source = f"environment {spec.name!r}: action_masks() returned"
+    return spaces.checked_mask(mask, spaces.mask_sizes(policy.action_space), source)[None]
 
 
 @contextmanager

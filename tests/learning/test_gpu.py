@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from outplay import DQN, PPO, Algorithm
+from outplay.algorithms.iteration import collect
 from outplay.algorithms.ppo import PPOLearner
 from outplay.fragments import join
 
@@ -53,7 +54,7 @@ def test_a_recorded_step_is_a_plain_one(optimizer: str) -> None:
         assert isinstance(learner, PPOLearner)
         learner.step = lambda rows, lr, entropy, measure: learner._step(rows, lr, entropy, learner.kl_coeff, measure)  # type: ignore[method-assign]
         for iteration in range(3):
-            batch = join(iteration.collect(recorded))
+            batch = join(collect(recorded))
             ours = recorded.learner.update(batch, 256 * iteration, iteration)
             theirs = plain.learner.update(batch, 256 * iteration, iteration)
             assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-4)
@@ -110,7 +111,7 @@ def test_q_learning_there_is_what_it_is_here(switches: str) -> None:
     config |= {"lr": 1e-5, "training_intensity": 1 / 8, "prioritized_replay": False}  # which rounding would change
     with q_learner("ALE/Pong-v5", **config) as there, q_learner("ALE/Pong-v5", **config, num_gpus=0) as here:
         for iteration in range(3):
-            batch = join(iteration.collect(there))
+            batch = join(collect(there))
             ours = there.learner.update(batch, 64 * iteration, iteration)
             assert ours == pytest.approx(here.learner.update(batch, 64 * iteration, iteration), rel=2e-2, abs=1e-3)
         assert ours["updates"] == 16

@@ -20,6 +20,7 @@ from gymnasium import spaces
 from safetensors.numpy import load_file, save_file
 
 from outplay import A2C, DQN, PG, PPO, Algorithm, CheckpointError, ConfigError, EnvError
+from outplay.collect.video import record_video
 from outplay.fragments import Fragment
 from outplay.policies import Policy
 from tests import probes
@@ -405,6 +406,38 @@ def test_evaluations_have_states_and_masks_of_their_own() -> None:
             trainer.train()
             assert trainer.evaluate()["episodes"] == 10
         check_counts(seen)
+
+
+class DrawnMaze(Maze):
+    """Shows where it is; filmed, it still raises on an action that is not allowed."""
+
+    render_mode = "rgb_array"
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+
+    def render(self) -> Array:
+        picture = np.zeros((64, 64, 3), np.uint8)
+        picture[:, 8 * self.place : 8 * self.place + 8] = 255
+        return picture
+
+
+def test_a_video_has_a_state_and_masks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    with MaskedCountingPPO(env=DrawnMaze, config={**SMALL, "num_workers": 0}) as trainer:
+        counts: list[int] = []
+        act = trainer.policy.act
+
+        def counted(*arguments: Any) -> Any:
+            actions, state, extras = act(*arguments)
+            counts.append(int(extras["count"][0]))
+            return actions, state, extras
+
+        monkeypatch.setattr(trainer.policy, "act", counted)
+        for seed in range(3):
+            counts.clear()
+            record_video(trainer.env_spec, trainer.policy, tmp_path / "maze.mp4", seed, explore=True)
+            assert counts == list(range(len(counts)))
 
 
 def test_dqn_refuses_masks_by_name() -> None:
