@@ -27,7 +27,7 @@ from outplay.cudagraphs import Scalar
 from outplay.fragments import Fragment
 from outplay.learning import qlearning
 from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
-from outplay.policies import QPolicy
+from outplay.policies import Policy, QPolicy
 from outplay.streams import stream
 
 _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018
@@ -89,6 +89,10 @@ class DQNConfig(ReplayConfig):
 
 class DQNLearner(ReplayLearner[DQNConfig]):
     """Q-learning on minibatches from the replay buffer."""
+
+    def __init__(self, policy: Policy, config: DQNConfig, frame_stack: int = 1) -> None:
+        super().__init__(policy, config, frame_stack)
+        self.set_epsilon()
 
     def make_networks(self) -> None:
         assert isinstance(self.policy, QPolicy)
