@@ -35,6 +35,7 @@ from outplay.engine import (
 )
 from outplay.errors import (
     ActorDiedError,
+    CallbackError,
     CheckpointError,
     ConfigError,
     EngineError,
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
     from outplay.algorithms import A2C, DQN, PG, PPO, Algorithm
     from outplay.envs import register_env
     from outplay.metrics import pretty_print
+    from outplay.runs.callbacks import Callback
+    from outplay.runs.folder import RunFolder
+    from outplay.runs.run import Run
 
 __version__ = "0.2.0"
 
@@ -69,6 +73,9 @@ _LAZY = {
     "Algorithm": "outplay.algorithms",
     "register_env": "outplay.envs",
     "pretty_print": "outplay.metrics",
+    "Callback": "outplay.runs.callbacks",
+    "Run": "outplay.runs.run",
+    "RunFolder": "outplay.runs.folder",
 }
 
 
@@ -93,6 +100,8 @@ __all__ = [
     "ActorDiedError",
     "ActorHandle",
     "Algorithm",
+    "Callback",
+    "CallbackError",
     "CheckpointError",
     "ConfigError",
     "EngineError",
@@ -106,7 +115,9 @@ __all__ = [
     "Reservation",
     "ResourceError",
     "Reusable",
+    "Run",
     "RunError",
+    "RunFolder",
     "SerializationError",
     "TaskCancelledError",
     "TaskError",

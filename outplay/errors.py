@@ -16,6 +16,7 @@
     ├── EnvError                                an environment does not exist, or breaks the Gymnasium API
     │   └── EnvTimeoutError    (TimeoutError)   its step or reset has not returned in env_step_timeout_s
     ├── CheckpointError                         a checkpoint is missing, damaged, or of something else
+    ├── CallbackError                           a callback raised, or added a metric that is not a number
     └── RunError                                a run cannot go on: its folder, its disk, its files
 
 Each message names what is wrong and, where there is one, the remedy.
@@ -119,6 +120,10 @@ class EnvTimeoutError(EnvError, TimeoutError):
 
 class CheckpointError(OutplayError):
     """A checkpoint is missing or damaged, or belongs to another algorithm or environment."""
+
+
+class CallbackError(OutplayError):
+    """A callback of a run raised, or added a metric that is not a number; the message names it."""
 
 
 class RunError(OutplayError):

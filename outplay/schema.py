@@ -81,6 +81,7 @@ class State(Part):
     episodes: Episodes
     episode_returns: list[float] = Field(default_factory=list)
     exploration: dict[str, Annotated[FiniteNumber, Field(ge=0)]] = Field(default_factory=dict)  # not in 0.2.0
+    episode_lengths: list[Counter] = Field(default_factory=list)  # not in checkpoints of 0.2.0
     learner: dict[str, Any]
     groups: list[Group]
     exact: bool

@@ -121,6 +121,7 @@ class Algorithm:
         self._folder: Path | None = None
         self._on_disk = OnDisk()  # the segments of the checkpoint that was written or read last
         self._returns: list[float] = []  # of the episodes since the last result
+        self._lengths: list[int] = []
         self._action_rng = stream(self.config.seed, "single actions")
 
     @property
@@ -196,6 +197,11 @@ class Algorithm:
         """RLlib's name of the collector: `trainer.workers.foreach_worker(…)`."""
         return self.collector
 
+    @property
+    def worker_restarts(self) -> list[int]:
+        """How often each worker was replaced; empty as long as none runs in a process of its own."""
+        return [] if self._collector is None else list(self._collector.pool.generations)
+
     def snapshot(self, at_random: bool = False, everything: bool = False) -> Weights:
         """The present Weights, with a version of their own; or Weights that act at random.
 
@@ -227,12 +233,14 @@ class Algorithm:
         seconds = time.perf_counter() - started
         self.seconds = seconds_before + seconds
         returns, self._returns = self._returns, []
+        lengths, self._lengths = self._lengths, []
         result = {
             "training_iteration": self.iteration,
             "timesteps_total": self.timesteps,
             **self.episodes.figures(),
             "episodes_this_iter": len(returns),
             "episode_returns": returns,
+            "episode_lengths": lengths,
             "time_this_iter_s": seconds,
             "time_total_s": self.seconds,
             "env_steps_per_s": (self.timesteps - steps_before) / seconds,
@@ -249,6 +257,7 @@ class Algorithm:
             self.timesteps += fragment.steps
             self.episodes.add(fragment.episode_returns, fragment.episode_lengths)
             self._returns += fragment.episode_returns.tolist()
+            self._lengths += fragment.episode_lengths.tolist()
 
     def _drain(self) -> None:
         """Finish all that is under way. Synchronous algorithms have nothing under way between two iterations."""
@@ -416,6 +425,21 @@ class Algorithm:
         states, taken = saving.restore_state(self, saved)
         self._drop_workers(states)
         self._on_disk = OnDisk(folder, saved.hashes) if taken else OnDisk()
+
+    def clone_from(self, checkpoint: str | Path) -> None:
+        """Take weights, optimizer, normalisers, replay and environments from a checkpoint; keep the own counters.
+
+        For population-based training: a run continues from the state of another. If it does not fit, nothing changes.
+        """
+        atomically(self, "cloning", lambda: self._clone_from(checkpoint))
+
+    def _clone_from(self, checkpoint: str | Path) -> None:
+        counters = {name: getattr(self, name) for name in ("iteration", "timesteps", "seconds", "_returns", "_lengths")}
+        total = self.episodes.total
+        self.restore(checkpoint)
+        for name, value in counters.items():
+            setattr(self, name, value)
+        self.episodes.total = total
 
     @classmethod
     def from_checkpoint(

@@ -39,7 +39,7 @@ def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
     states when they are next needed: some of them may be in the middle of a step.
     """
     counters = {name: getattr(algorithm, name) for name in _COUNTERS}
-    episodes, returns = algorithm.episodes.state(), list(algorithm._returns)
+    episodes, returns, lengths = algorithm.episodes.state(), list(algorithm._returns), list(algorithm._lengths)
     states = algorithm._present_states()
     learner_back = algorithm.learner.rollback_point()
 
@@ -48,7 +48,7 @@ def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
         for name, value in counters.items():
             setattr(algorithm, name, value)
         algorithm.episodes.load(episodes)
-        algorithm._returns = list(returns)
+        algorithm._returns, algorithm._lengths = list(returns), list(lengths)
         algorithm.timers.take()
         algorithm._drop_workers(states)
         algorithm._drop_evaluator()

@@ -55,6 +55,7 @@ def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoi
         "episodes": algorithm.episodes.state(),
         "episode_returns": algorithm._returns,
         "exploration": algorithm.policy.exploration,
+        "episode_lengths": algorithm._lengths,
         "learner": learner,
         "groups": groups,
         "exact": not algorithm.inexact and all(s.is_exact for s in states or []),
@@ -77,7 +78,7 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
         algorithm.timesteps = int(state["timesteps_total"])
         algorithm.seconds = float(state["time_total_s"])
         algorithm.episodes.load(state["episodes"])
-        algorithm._returns = list(state.get("episode_returns", []))
+        algorithm._returns, algorithm._lengths = _pending_episodes(state)
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
     config = algorithm.get_config()
@@ -93,6 +94,15 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
             "this checkpoint cannot be resumed exactly: an environment is not deterministic, or an episode is long"
         )
     return states or None, taken
+
+
+def _pending_episodes(state: dict[str, Any]) -> tuple[list[float], list[int]]:
+    """Returns and lengths of the episodes that ended after the last result. 0.2.0 did not write the lengths."""
+    returns, lengths = list(state["episode_returns"]), list(state["episode_lengths"])
+    if len(lengths) != len(returns):
+        lengths = state["episodes"]["lengths"][-len(returns) :] if returns else []
+        lengths = [0] * (len(returns) - len(lengths)) + lengths
+    return returns, lengths
 
 
 def restore_weights(algorithm: Algorithm, saved: Checkpoint) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from outplay.cli.output import discard, number, signs_of_life
 from outplay.metrics import running_mean
-from outplay.runs.sinks import as_json as to_json
+from outplay.runs.history import as_json as to_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -39,9 +39,9 @@ def evaluate(
     from outplay.envs import check_trust
     from outplay.errors import CheckpointError
     from outplay.runs.checkpoint import read_state
+    from outplay.runs.history import as_json as to_json
+    from outplay.runs.loading import find_saved
     from outplay.runs.results import as_path, results_folder
-    from outplay.runs.run import find_saved
-    from outplay.runs.sinks import as_json as to_json
 
     if video is not None:
         video = as_path(video)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from outplay.cli.output import number
-from outplay.runs.results import is_alive, read_status, results_folder
+from outplay.runs.folder import RunFolder, runs_in
+from outplay.runs.results import results_folder
 
 
 def runs(
@@ -19,7 +19,7 @@ def runs(
 ) -> None:
     """List runs with their last figures, newest last."""
     results = results_folder(results_dir)
-    found = [row for path in results.glob("*/*/config.yaml") if (row := _row(path.parent, results)) is not None]
+    found = [row for folder in runs_in(results) if (row := _row(folder, results)) is not None]
     found.sort(key=lambda row: row["updated"] or "")
     if as_json:
         for row in found:
@@ -39,15 +39,12 @@ def runs(
     typer.echo(f"in {results}")
 
 
-def _row(folder: Path, results: Path) -> dict[str, Any] | None:
-    status = read_status(folder)
+def _row(folder: RunFolder, results: Path) -> dict[str, Any] | None:
+    status = folder.status()
     if status is None:
         return None  # made a moment ago, or not a run
     keys = ("state", "training_iteration", "timesteps_total", "episode_return_mean", "updated")
-    row = {"run": str(folder.relative_to(results)), **{key: status.get(key) for key in keys}}
-    if row["state"] == "running" and status["host"] == os.uname().nodename and not is_alive(status["pid"]):
-        row["state"] = "killed"
-    return row
+    return {"run": str(folder.path.relative_to(results)), **{key: status.get(key) for key in keys}}
 
 
 def recipes() -> None:

@@ -39,6 +39,9 @@ def train(
     name: Annotated[str | None, typer.Option(help="The experiment's name.")] = None,
     results_dir: Annotated[Path | None, typer.Option(help="Where runs go; ~/outplay_results unless given.")] = None,
     checkpoint_freq: Annotated[int | None, typer.Option(help="Save every so many iterations.")] = None,
+    callback: Annotated[
+        list[str] | None, typer.Option(help="An import path (module:Class) of a callback; repeatable.")
+    ] = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run, exactly where it was.")] = None,
     init_from: Annotated[str | None, typer.Option(help="Start from the weights of this run or checkpoint.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Import what a run names, from where it says.")] = False,
@@ -49,7 +52,7 @@ def train(
 
     outplay train cartpole; outplay train --env Acrobot-v1 --stop timesteps_total=100000; outplay train -f custom.yml
     """
-    overrides = _Overrides(env, run, stop, config, batch_size, num_workers, seed, name, checkpoint_freq)
+    overrides = _Overrides(env, run, stop, config, batch_size, num_workers, seed, name, checkpoint_freq, callback)
     _check_sources(recipe, file, env, resume, init_from)
     _check_engine(engine, address)
     folders = [] if file is None else [file.parent]
@@ -78,7 +81,7 @@ def train(
 def _check_all(jobs: list[Experiment], folders: list[Path], file: Path | None) -> None:
     """A mistake in the last experiment of a file is told before the first one is trained."""
     if len(jobs) > 1:
-        from outplay.runs.run import make_algorithm
+        from outplay.runs.loading import make_algorithm
 
         for job in jobs:
             with _in_file(file, job):
@@ -110,10 +113,12 @@ class _Overrides:
         seed: int | None,
         name: str | None,
         checkpoint_freq: int | None,
+        callbacks: list[str] | None,
     ) -> None:
         from outplay.runs.experiments import checked_metric, parse_setting
 
         self.env = env
+        self.callbacks = callbacks or []
         self.stop = {checked_metric(k, "--stop"): v for k, v in (parse_setting(text, "--stop") for text in stop or [])}
         self.settings = [parse_setting(text, "--config") for text in config or []]
         self.batch_size = batch_size
@@ -138,21 +143,25 @@ class _Overrides:
         from outplay.runs.experiments import experiment
 
         data = {**onto.model_dump(), **self.given, "config": self.config(onto.config)}
+        data["callbacks"] = list(dict.fromkeys([*onto.callbacks, *self.callbacks]))
         if self.stop:
             data["stop"] = self.stop
         return experiment(data, "the command line" if self.given or self.settings or self.stop else onto.name)
 
     def applied_to_run(self, resume: str, results_dir: Path | None, trust: bool) -> Experiment:
+        from outplay.runs.folder import RunFolder
+        from outplay.runs.loading import recorded_experiment
         from outplay.runs.results import find_run, results_folder
-        from outplay.runs.run import experiment_of
 
-        return experiment_of(find_run(resume, results_folder(results_dir)), self.apply, self.env, trust)
+        folder = RunFolder(find_run(resume, results_folder(results_dir)))
+        return recorded_experiment(folder, self.apply, self.env, self.callbacks, trust)
 
     def resumed(self, resume: str, results_dir: Path | None, trust: bool, folders: list[Path]) -> Run:
         from outplay.runs.results import find_run, results_folder
         from outplay.runs.run import Run
 
-        made = Run.resume(find_run(resume, results_folder(results_dir)), self.apply, self.env, trust, folders)
+        folder = find_run(resume, results_folder(results_dir))
+        made = Run.resume(folder, self.apply, self.env, trust, folders, self.callbacks)
         how = f"went on from iteration {made.resumed_from}" if made.resumed_from else "no checkpoint: from the start"
         typer.echo(f"{how} ({made.folder})", err=True)
         if made.is_finished:
@@ -194,7 +203,7 @@ def _experiments(recipe: str | None, file: Path | None, overrides: _Overrides, t
 def _print_configuration(jobs: list[Experiment], folders: list[Path]) -> None:
     import yaml
 
-    from outplay.runs.run import make_algorithm
+    from outplay.runs.loading import make_algorithm
 
     for job in jobs:
         with apart_from_environments(), make_algorithm(job, folders) as algorithm:
@@ -256,7 +265,7 @@ def _as_typed(run: Run) -> str:
     from outplay.envs import is_import_path
     from outplay.runs.results import results_folder
 
-    usual = run.folder.parent == results_folder(None) / run.experiment.name
+    usual = run.folder.path.parent == results_folder(None) / run.experiment.name
     env = run.algorithm.env_spec.name
     return (run.experiment.name if usual else str(run.folder)) + (f" --env {env}" if is_import_path(env) else "")
 

@@ -25,6 +25,7 @@ from outplay.envs.oldstyle import adapt_old_style
 from outplay.envs.unknown import newer, unknown
 from outplay.envs.wrappers import statistics_in
 from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
+from outplay.imports import import_for
 
 log = logging.getLogger("outplay")
 
@@ -245,21 +246,7 @@ def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | Non
 
 def _import(env: str, folders: Iterable[Path]) -> tuple[str, Factory | None]:
     module_name, name = env.split(":", 1) if ":" in env else env.rsplit(".", 1)
-    for folder in (*folders, Path.cwd()):
-        if (text := str(folder.resolve())) not in sys.path:
-            sys.path.append(text)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise EnvError(f"{env!r} needs the module {error.name!r}, which is not installed") from error
-        raise EnvError(
-            f"no module {module_name!r} for the environment {env!r}; it is looked up beside the experiment file, in "
-            "the working directory and among the installed packages (with --trust, or trust=True, also in the folders "
-            "that the run or checkpoint names)"
-        ) from error
-    except Exception as error:
-        raise EnvError(f"importing {module_name!r} for the environment {env!r} raised {_short(error)}") from error
+    module = import_for(f"the environment {env!r}", module_name, folders, EnvError)
     if ":" in env and (name in _registered or name in gymnasium.registry):  # the import has registered it
         return env, _registered.get(name)
     found = module

@@ -30,16 +30,18 @@ import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from outplay.errors import CheckpointError, RunError, shortened
 from outplay.files import exchange, remove, sync_folder, write_file
 from outplay.parsing import parse_json
 from outplay.runs.results import as_path
 from outplay.schema import checked_manifest, checked_state
+
+if TYPE_CHECKING:
+    from torch import Tensor  # takes seconds to import, and listing checkpoints needs none
 
 log = logging.getLogger("outplay")
 

@@ -8,7 +8,6 @@ import re
 import secrets
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from outplay.errors import CheckpointError, ConfigError, RunError, shortened
 
@@ -68,31 +67,3 @@ def find_run(path: str | Path, results: Path) -> Path:
     if matches:
         raise CheckpointError(f"{len(matches)} runs in {results} begin with {path!r}; give more of the name")
     raise CheckpointError(f"there is no run at {given}; `outplay runs` lists them")
-
-
-_STATUS = {"state": str, "pid": int, "host": str, "updated": str, "training_iteration": int, "timesteps_total": int}
-
-
-def read_status(folder: Path) -> dict[str, Any] | None:
-    """What status.json of a run says; None if it is missing or damaged."""
-    from outplay.parsing import parse_json
-
-    try:
-        status = parse_json((folder / "status.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(status, dict) or any(type(status.get(key)) is not kind for key, kind in _STATUS.items()):
-        return None
-    value = status.get("episode_return_mean")
-    return status if value is None or type(value) in (int, float) else None
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process of this machine runs."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

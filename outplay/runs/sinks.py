@@ -1,90 +1,24 @@
-"""Where the figures of a run go: metrics.jsonl always, CSV and TensorBoard when asked."""
+"""Where the results of a run go: metrics.jsonl always, CSV and TensorBoard when asked."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, Protocol
 
 from outplay.errors import RunError
 from outplay.files import LogFile, replace_file, writing
+from outplay.runs.history import as_json, flattened
 
 
 class Sink(Protocol):
     def write(self, result: dict[str, Any]) -> None: ...
 
     def close(self) -> None: ...
-
-
-def as_json(result: dict[str, Any]) -> str:
-    """One line of JSON. What is not a number yet is null, as JSON has no NaN."""
-    return json.dumps(_finite(result), separators=(",", ":"))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def flattened(result: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested figures by a path: learner/kl. Lists are left out.
-
-    >>> flattened({"a": 1, "learner": {"kl": 0.1}, "episode_returns": [1.0, 2.0]})
-    {'a': 1, 'learner/kl': 0.1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in result.items():
-        if isinstance(value, dict):
-            flat.update(flattened(value, f"{prefix}{key}/"))
-        elif not isinstance(value, list):
-            flat[prefix + key] = value
-    return flat
-
-
-def read_metrics(path: Path, last_iteration: int | None = None) -> tuple[list[dict[str, Any]], list[int]]:
-    """The results in metrics.jsonl, up to an iteration, and the numbers of damaged lines, which are left out."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return [], []
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
-    results, damaged = [], []
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        result = _parsed(line)
-        if result is None:
-            damaged.append(number)
-        elif last_iteration is None or result["training_iteration"] <= last_iteration:
-            results.append(result)
-    return results, damaged
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The result on a line: figures by name, the iteration and the return among them. None if it is damaged."""
-    try:
-        result = json.loads(line.decode())
-        if not isinstance(result, dict) or "episode_return_mean" not in result:
-            return None
-        iteration = result.get("training_iteration")
-        is_sound = type(iteration) is int and all(map(_is_figure, flattened(result).values()))
-    except (ValueError, RecursionError):
-        return None
-    return result if is_sound else None
-
-
-def _is_figure(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and abs(value) <= sys.float_info.max)
 
 
 class JsonLines:

@@ -20,10 +20,8 @@ from outplay.collect.video import record_video
 from outplay.envs import EnvSpec
 from outplay.runs.run import Run
 from tests import probes
-from tests.cli.test_cli import SMALL, Outcome, cli, only_run, start
-from tests.runs.test_run import make
-
-__all__ = ["cli"]  # a fixture
+from tests.cli.common import SMALL, Outcome, only_run, start
+from tests.runs.common import make
 
 NOISE = [
     "made, says Python",
@@ -229,4 +227,4 @@ def test_a_run_whose_video_fails_is_finished(tmp_path: Path, caplog: pytest.LogC
     assert run.train() == "training_iteration reached 4"
     assert run.video is None
     assert "there is no video: environment 'tests.probes:Drawn' cannot be filmed" in caplog.text
-    assert json.loads((run.folder / "status.json").read_text())["state"] == "finished"
+    assert json.loads((run.folder.path / "status.json").read_text())["state"] == "finished"

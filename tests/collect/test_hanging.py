@@ -17,7 +17,7 @@ import pytest
 
 from outplay import DQN, PPO, EnvError, EnvTimeoutError, RunError
 from tests import probes
-from tests.cli.test_cli import start, wait_for
+from tests.cli.common import start, wait_for
 
 HangingRun = Callable[..., subprocess.Popen[str]]
 SMALL = {"num_envs": 4, "num_env_groups": 2, "train_batch_size": 64, "seed": 3, "model": {"fcnet_hiddens": [8]}}

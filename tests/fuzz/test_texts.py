@@ -20,7 +20,8 @@ from outplay.cli import main
 from outplay.config import AlgorithmConfig, ModelConfig, OptimizerConfig
 from outplay.errors import OutplayError
 from outplay.runs.experiments import experiment, load_file
-from outplay.runs.run import Run, make_algorithm
+from outplay.runs.loading import make_algorithm
+from outplay.runs.run import Run
 from tests.fuzz.mutations import FUZZ, ODD, changed_bytes, changed_tree
 
 EXPERIMENT = {
@@ -58,7 +59,7 @@ def run_folder(folder: Path) -> Path:
     body = {**EXPERIMENT["poles"], "name": "poles", "loggers": []}
     run = Run.create(experiment(body, "fuzz"), folder / "results")
     run.train()
-    return run.folder
+    return run.folder.path
 
 
 @contextlib.contextmanager
@@ -126,7 +127,7 @@ def read(folder: Path, data: st.DataObject) -> None:
         run_command("runs", "--results-dir", str(folder.parent.parent))
         with own_errors():
             run = Run.resume(folder)
-            with run.algorithm:
+            with run:
                 _ = run.is_finished
                 run.request_stop("enough")
                 run.train()

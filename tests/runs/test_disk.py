@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from outplay import CheckpointError, RunError
-from outplay.runs.checkpoint import DamagedCheckpointError, checkpoints_in, find_checkpoint, read_checkpoint
+from outplay.runs.checkpoint import DamagedCheckpointError, find_checkpoint, read_checkpoint
 from outplay.runs.experiments import experiment
+from outplay.runs.folder import RunFolder
 from outplay.runs.run import Run
-from outplay.runs.sinks import read_metrics
 
 SMALL = ["--env", "CartPole-v1", "--config", "num_envs=4", "--config", "train_batch_size=40", "--num-workers", "0"]
 CONFIG = {"num_envs": 4, "num_workers": 0, "train_batch_size": 40}
@@ -37,11 +37,13 @@ def until(iteration: int) -> Any:
 
 
 def weights(run: Run) -> bytes:
-    return (checkpoints_in(run.checkpoints)[-1] / "weights.safetensors").read_bytes()
+    return (run.folder.checkpoints()[-1] / "weights.safetensors").read_bytes()
 
 
 def iterations(run: Run) -> list[int]:
-    return [json.loads(line)["training_iteration"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["training_iteration"] for line in (run.folder.path / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def status(folder: Path) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     whole.train()
     run = make(folder, checkpoint_freq=2)
     run.train()
-    return run.folder, weights(whole)
+    return run.folder.path, weights(whole)
 
 
 @pytest.fixture
@@ -170,7 +172,7 @@ def test_a_file_that_is_none(
 ) -> None:
     damage(copied / "checkpoints" / "checkpoint_000004" / name)
     run = Run.resume(copied)
-    run.algorithm.stop()
+    run.close()
     assert run.resumed_from == 2
     assert f"{name} is not a file" in caplog.text or f"{name} cannot be read: Too many levels" in caplog.text
     assert "going back to checkpoint_000002" in caplog.text
@@ -190,11 +192,11 @@ def test_a_checkpoint_that_is_a_file(
     assert run.resumed_from == 4
     assert caplog.text.count("it has no manifest.json; going back to checkpoint_000004") == 2
     kept: list[list[str]] = []
-    run.train(lambda _: kept.append([path.name for path in checkpoints_in(run.checkpoints)]))
+    run.train(lambda _: kept.append([path.name for path in run.folder.checkpoints()]))
     assert "checkpoint_000005" in kept[0]
-    read_checkpoint(run.checkpoints / "checkpoint_000006")
-    assert (run.checkpoints / "checkpoint_000006" / "weights.safetensors").read_bytes() == trained[1]
-    assert not list(run.checkpoints.glob(".*"))
+    read_checkpoint(run.folder.checkpoints_path / "checkpoint_000006")
+    assert (run.folder.checkpoints_path / "checkpoint_000006" / "weights.safetensors").read_bytes() == trained[1]
+    assert not list(run.folder.checkpoints_path.glob(".*"))
 
 
 def test_no_permission_is_told_and_nothing_older_is_used(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +250,7 @@ def test_segments_are_read_once(tmp_path: Path, run_script: Callable[..., subpro
 
 def test_what_is_verified_is_what_is_used(tmp_path: Path) -> None:
     """A segment that changes after the checkpoint was opened is found out when it is used."""
-    saved = read_checkpoint(find_checkpoint(replay_run(tmp_path).folder))
+    saved = read_checkpoint(find_checkpoint(replay_run(tmp_path).folder.path))
     name, read = next(iter(saved.segments.items()))
     assert set(read()) >= {"actions", "rewards"}
     (file,) = tmp_path.glob(f"*/*/checkpoints/checkpoint_000002/replay/{name}.safetensors")
@@ -262,7 +264,7 @@ def test_what_is_verified_is_what_is_used(tmp_path: Path) -> None:
 def test_a_damaged_segment_falls_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = weights(replay_run(tmp_path, last=3))
     run = replay_run(tmp_path)
-    file = sorted((run.checkpoints / "checkpoint_000002" / "replay").iterdir())[-1]
+    file = sorted((run.folder.checkpoints_path / "checkpoint_000002" / "replay").iterdir())[-1]
     file.write_bytes(file.read_bytes()[:-1])
     again = Run.resume(run.folder, until(3))
     assert again.resumed_from == 1
@@ -316,7 +318,7 @@ def test_a_finished_run_is_finished_without_its_metrics(copied: Path) -> None:
     run = Run.resume(copied)
     assert run.is_finished
     assert run.train() == "training_iteration reached 4"
-    assert read_metrics(copied / "metrics.jsonl") == ([], [])
+    assert RunFolder(copied).results_until(4) == ([], [])
 
 
 # The disk
@@ -387,7 +389,7 @@ def test_resuming_on_a_read_only_disk(copied: Path) -> None:
     script = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
     again = ["--resume", str(copied), "--stop", "training_iteration=9"]
     process = start(copied.parent, *again, before=("unshare", "-rm", "sh", "-c", script, str(copied)))
-    assert told(process) == f"outplay: {copied / 'config.yaml'} cannot be written: Read-only file system"
+    assert told(process) == f"outplay: {copied} cannot be written: Read-only file system"
     assert {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()} == before
 
 
@@ -422,7 +424,7 @@ sink.close()
 
 
 def test_a_run_that_cannot_be_created_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from outplay.runs import run as module
+    from outplay.runs import folder as module
 
     def refuse(path: Path, text: str) -> None:
         path.write_text(text[:10])

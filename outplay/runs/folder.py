@@ -1,0 +1,234 @@
+"""RunFolder: all reading and writing of a run folder. Light to import.
+
+config.yaml                      all settings
+metrics.jsonl                    one line per iteration
+status.json                      state, progress, workers; rewritten every second
+control/                         requests to the run: stop, checkpoint, evaluate
+checkpoints/checkpoint_000010/   see runs/checkpoint.py
+videos/  tensorboard/  progress.csv      when asked
+.lock                            held by the process that trains the run
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from outplay.errors import CheckpointError, ConfigError, RunError, nearest
+from outplay.files import overwrite_file, remove, replace_file, writing
+from outplay.parsing import MOST_YAML_BYTES, parse_json
+from outplay.runs.history import Metrics, Position, Result, as_json, read_metrics, read_until
+from outplay.runs.lock import FolderLock, is_locked
+from outplay.runs.results import as_path, new_run_folder
+
+if TYPE_CHECKING:
+    from outplay.runs.experiments import Experiment
+    from outplay.runs.sinks import Sink
+
+log = logging.getLogger("outplay")
+
+REQUESTS = ("stop", "checkpoint", "evaluate")
+_STATUS = {"state": str, "pid": int, "host": str, "updated": str, "training_iteration": int, "timesteps_total": int}
+
+
+class RunFolder:
+    """A run on disk, for the process that trains it and for those that watch it.
+
+    >>> folder = RunFolder("~/outplay_results/poles/PPO_CartPole-v1_3fa9c1_2026-11-15_12-00-00")
+    >>> folder.status()["state"]
+    'running'
+    >>> seen = folder.metrics()
+    >>> new = folder.metrics(since=seen.end)  # only what was written in the meantime
+    >>> folder.request("stop")
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = as_path(path)
+        self._lock = FolderLock(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, results: Path, experiment: str, algorithm: str, env: str) -> RunFolder:
+        """A new folder RESULTS/<experiment>/<ALGO>_<env>_<id>_<date>, locked."""
+        folder = cls(new_run_folder(results, experiment, algorithm, env))
+        try:
+            folder.lock()
+        except BaseException:
+            folder.remove()
+            raise
+        return folder
+
+    def remove(self) -> None:
+        """Delete the folder and everything in it."""
+        self.unlock()
+        with writing(self.path, "removed"):
+            remove(self.path)
+
+    # One writer at a time.
+
+    def lock(self) -> None:
+        """Become the process that trains this run. Raises RunError if there is one already."""
+        if not self.path.is_dir():
+            raise RunError(f"the run folder {self.path} does not exist; it was deleted or moved")
+        self._lock.acquire()
+
+    def unlock(self) -> None:
+        self._lock.release()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The lock for as long as this takes; if it is held already, it stays so."""
+        if self._lock.is_mine:
+            yield
+            return
+        self.lock()
+        try:
+            yield
+        finally:
+            self.unlock()
+
+    # config.yaml
+
+    def experiment(self, trust: bool = False) -> Experiment:
+        """The experiment that config.yaml records. Its `import_from` counts only with `trust`."""
+        from outplay.runs.experiments import load_file
+
+        self.check_is_run()
+        return load_file(self.path / "config.yaml", trust)[0]
+
+    def check_is_run(self) -> None:
+        if not (self.path / "config.yaml").exists():
+            raise CheckpointError(f"there is no run at {self.path}: it has no config.yaml")
+
+    def write_config(self, name: str, body: dict[str, Any]) -> None:
+        """Record an experiment; the folder for requests is made with it."""
+        text = yaml.safe_dump({name: body}, sort_keys=False)
+        if len(text) > MOST_YAML_BYTES:
+            raise ConfigError(f"config.yaml would be larger than {MOST_YAML_BYTES:,} bytes; env_config is too large")
+        replace_file(self.path / "config.yaml", text)
+        with writing(self.path):
+            self._control.mkdir(exist_ok=True)
+
+    # status.json
+
+    def status(self) -> dict[str, Any] | None:
+        """What status.json says; None if it is missing or damaged.
+
+        Its state is "killed" where it says "running" and no process holds the lock any more.
+        """
+        try:
+            descriptor = os.open(self.path / "status.json", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                status = parse_json(file.read() or b"")
+        except (OSError, ValueError):
+            return None
+        if not isinstance(status, dict) or any(type(status.get(key)) is not kind for key, kind in _STATUS.items()):
+            return None
+        value = status.get("episode_return_mean")
+        if value is not None and type(value) not in (int, float):
+            return None
+        is_here = status["host"] == os.uname().nodename
+        if status["state"] == "running" and is_here and is_locked(self.path) is False:
+            status["state"] = "killed"
+        return status
+
+    def write_status(self, status: dict[str, Any]) -> None:
+        path, text = self.path / "status.json", as_json(status) + "\n"
+        try:
+            replace_file(path, text)
+        except RunError:
+            if status["state"] != "failed":
+                raise
+            overwrite_file(path, text)  # a full disk has no room for a new file
+
+    # metrics.jsonl, and the same elsewhere
+
+    def metrics(self, since: Position | None = None) -> Metrics:
+        """The results that were written since a position (the `end` of an earlier call), or all of them."""
+        return read_metrics(self.path / "metrics.jsonl", since)
+
+    def results_until(self, iteration: int) -> tuple[list[Result], list[int]]:
+        """The results up to an iteration, and the numbers of damaged lines of metrics.jsonl."""
+        return read_until(self.path / "metrics.jsonl", iteration)
+
+    def open_sinks(self, loggers: Sequence[str], kept: list[Result], timesteps: int) -> list[Sink]:
+        """Where results go from now on: metrics.jsonl, and what is asked for. They begin with the results `kept`."""
+        from outplay.runs.sinks import Csv, JsonLines, TensorBoard
+
+        sinks: list[Sink] = []
+        try:
+            sinks.append(JsonLines(self.path / "metrics.jsonl", kept))
+            if "csv" in loggers:
+                sinks.append(Csv(self.path / "progress.csv", kept))
+            if "tensorboard" in loggers:
+                sinks.append(TensorBoard(self.path / "tensorboard", timesteps))
+        except BaseException:
+            for sink in sinks:
+                sink.close()
+            raise
+        return sinks
+
+    # checkpoints/
+
+    @property
+    def checkpoints_path(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints, oldest first."""
+        from outplay.runs.checkpoint import checkpoints_in
+
+        return checkpoints_in(self.checkpoints_path)
+
+    def remove_checkpoint(self, path: Path) -> None:
+        with writing(path, "removed"):
+            remove(path)
+
+    # videos/
+
+    @property
+    def videos_path(self) -> Path:
+        return self.path / "videos"
+
+    # control/
+
+    @property
+    def _control(self) -> Path:
+        return self.path / "control"
+
+    def request(self, what: str) -> None:
+        """Ask the run to `stop`, to write a `checkpoint`, or to `evaluate`, after the iteration that it is in."""
+        if what not in REQUESTS:
+            raise ConfigError(f"no request {what!r}{nearest(what, REQUESTS)}")
+        self.check_is_run()
+        with writing(self._control / what):
+            self._control.mkdir(exist_ok=True)
+            (self._control / what).touch()
+
+    def take_requests(self) -> set[str]:
+        """What was requested since the last call. The requests are removed."""
+        found = set()
+        for path in sorted(self._control.glob("*")):
+            with writing(path, "removed"):
+                path.unlink(missing_ok=True)
+            if path.name in REQUESTS:
+                found.add(path.name)
+            else:
+                log.warning("control/%s is no request; stop, checkpoint and evaluate are", path.name)
+        return found
+
+
+def runs_in(results: Path) -> list[RunFolder]:
+    """All runs of all experiments."""
+    return [RunFolder(path.parent) for path in results.glob("*/*/config.yaml")]
