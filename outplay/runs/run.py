@@ -157,13 +157,14 @@ class Run:
         """
         with self._handling_failures():
             self._open()
-            result = self.last_result = self.algorithm.train()
+            result = self.algorithm.train()
             requests = self.folder.take_requests()
             if "stop" in requests:
                 self.request_stop("stopped by a request in control/")
             if "evaluate" in requests or self._stopping.needs_confirmation(result):
                 self._evaluate(result)
             self._callbacks.after_iteration(self, result)  # they may add metrics
+            self.last_result = result
             self._recorder.write(result)
             if "checkpoint" in requests or self._keeping.is_due(self.algorithm.iteration):
                 self._keeping.score(result)
