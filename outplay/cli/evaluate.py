@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from outplay.cli.output import apart_from_environments, number, signs_of_life
-from outplay.errors import ConfigError, OutplayError
+from outplay.errors import ConfigError
+
+_EPISODES = 10
 
 
 def evaluate(
@@ -34,66 +36,24 @@ def evaluate(
     """Play episodes with a trained policy, on seeds that training did not use."""
     if episodes is not None and steps is not None:
         raise ConfigError("--episodes and --steps cannot be combined")
-    from outplay.algorithms import find_algorithm
-    from outplay.collect.video import check_video, record_video
-    from outplay.envs import check_trust
-    from outplay.errors import CheckpointError
-    from outplay.runs.checkpoint import read_state
     from outplay.runs.history import as_json as to_json
-    from outplay.runs.loading import find_saved
-    from outplay.runs.results import as_path, results_folder
+    from outplay.runs.playing import SavedPolicy, play, video_path
+    from outplay.runs.results import results_folder
 
-    if video is not None:
-        video = as_path(video)
-        check_video(video)
-    folder = find_saved(checkpoint, results_folder(results_dir))
-    state = read_state(folder)
-    if run is not None and find_algorithm(run).__name__ != state["algorithm"]:
-        raise CheckpointError(f"checkpoint {folder} is of {state['algorithm']}, not of {run}")
-    remedy = f"repeat it with --env {state['env']}, or add --trust"
-    check_trust(state["env"], env, trust, f"checkpoint {folder}", remedy)
-    config = {
-        **{key: value for key, value in state["config"].items() if key != "env"},
-        "evaluation_duration": steps or episodes or 10,
-        "evaluation_duration_unit": "timesteps" if steps else "episodes",
-        "evaluation_explore": explore,
-        "evaluation_num_workers": 0,
-        "num_gpus": 0,
-        "act_on_gpu": False,
-        **({} if seed is None else {"seed": seed}),
-    }
-    folders = map(Path, state["env_folders"] if trust else [])
-    no_video: OutplayError | None = None
-    with (
-        apart_from_environments() as (_, err),
-        signs_of_life(lambda: "evaluating", err),
-        find_algorithm(state["algorithm"])(env=env or state["env"], config=config, folders=folders) as algorithm,
-    ):
-        algorithm.load_weights(folder)
-        figures = algorithm.evaluate()
-        if video is not None:
-            try:
-                figures["video_return"] = record_video(
-                    algorithm.env_spec,
-                    algorithm.policy,
-                    video,
-                    algorithm.config.seed,
-                    explore,
-                    algorithm.longest_evaluation_episode,
-                )
-                figures["video"] = str(video)
-            except OutplayError as error:  # told after the figures, which are good
-                no_video = error
-        limit = algorithm.longest_evaluation_episode
+    video = None if video is None else video_path(video)
+    saved = SavedPolicy.find(checkpoint, results_folder(results_dir), run, env, trust)
+    with apart_from_environments() as (_, err), signs_of_life(lambda: "evaluating", err):
+        played = play(saved, steps or episodes or _EPISODES, "timesteps" if steps else "episodes", seed, explore, video)
+    metrics, state = played.metrics, saved.state
     if as_json:
-        typer.echo(json.dumps(json.loads(to_json(figures))))
+        typer.echo(json.dumps(json.loads(to_json(metrics))))
     else:
-        typer.echo(f"{state['algorithm']} on {state['env']}, iteration {state['training_iteration']} ({folder})")
-        typer.echo(_sentence(figures, limit))
-        if "video" in figures:
-            typer.echo(f"video {video}: return {number(figures['video_return'], 2)}")
-    if no_video is not None:
-        raise no_video
+        typer.echo(f"{state['algorithm']} on {state['env']}, iteration {state['training_iteration']} ({saved.folder})")
+        typer.echo(_sentence(metrics, played.longest))
+        if "video" in metrics:
+            typer.echo(f"video {video}: return {number(metrics['video_return'], 2)}")
+    if played.no_video is not None:
+        raise played.no_video
 
 
 def _sentence(figures: dict[str, Any], limit: int | None) -> str:

@@ -262,12 +262,12 @@ def _train(make: Any, as_json: bool, out: TextIO, err: TextIO) -> bool:
 
 def _as_typed(run: Run) -> str:
     """What names this run on a command line: its experiment, if that leads to it."""
-    from outplay.envs import is_import_path
+    from outplay.runs.loading import env_to_repeat
     from outplay.runs.results import results_folder
 
     usual = run.folder.path.parent == results_folder(None) / run.experiment.name
-    env = run.algorithm.env_spec.name
-    return (run.experiment.name if usual else str(run.folder)) + (f" --env {env}" if is_import_path(env) else "")
+    env = env_to_repeat(run.algorithm)
+    return (run.experiment.name if usual else str(run.folder)) + (f" --env {env}" if env else "")
 
 
 @contextmanager

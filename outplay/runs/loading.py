@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outplay.algorithms import Algorithm, find_algorithm
-from outplay.envs import check_trust, import_folders, import_path
+from outplay.envs import check_trust, import_folders, import_path, is_import_path
 from outplay.errors import CheckpointError, ConfigError
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
 from outplay.runs.checkpoint import find_checkpoint
@@ -100,6 +100,12 @@ def as_recorded(experiment: Experiment, algorithm: Algorithm) -> dict[str, Any]:
     body["import_from"] = list(dict.fromkeys(str(folder) for folder in [*algorithm.env_folders, *found]))
     body["config"] = {key: value for key, value in algorithm.get_config().items() if key != "env"}
     return {"env": import_path(algorithm.env_spec.name), **body}
+
+
+def env_to_repeat(algorithm: Algorithm) -> str:
+    """The import path of its environment, which a user has to repeat or to trust; empty if nothing is imported."""
+    name = algorithm.env_spec.name
+    return name if is_import_path(name) else ""
 
 
 def find_saved(path: str | Path, results: Path) -> Path:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from outplay.algorithms import Algorithm
-from outplay.collect.video import record_video
 from outplay.errors import CallbackError, OutplayError, RunError
 from outplay.runs import loading
 from outplay.runs.callbacks import Callback, Callbacks
@@ -20,6 +19,7 @@ from outplay.runs.experiments import experiment as checked_experiment
 from outplay.runs.folder import RunFolder
 from outplay.runs.history import Result
 from outplay.runs.keeping import CheckpointPolicy
+from outplay.runs.playing import record_run
 from outplay.runs.recorder import Recorder, last_result
 from outplay.runs.results import results_folder
 from outplay.runs.stopping import StopConditions
@@ -285,21 +285,10 @@ class Run:
             if self.experiment.checkpoint_at_end or self._stop_requested:
                 self.save()
             if self.experiment.video_at_end and not self._stop_requested:
-                self._record_video()
+                self.video = record_run(self.folder, self.algorithm)
             self._callbacks.end(self, reason)
             self._write_status("stopped" if self._stop_requested else "finished")
             self.close()
-
-    def _record_video(self) -> None:
-        """A run without its video is finished all the same."""
-        path = self.folder.videos_path / f"{name_of(self.algorithm.iteration)}.mp4"
-        algorithm, longest = self.algorithm, self.algorithm.longest_evaluation_episode
-        try:
-            record_video(algorithm.env_spec, algorithm.policy, path, algorithm.config.seed, longest=longest)
-        except OutplayError as error:
-            log.warning("there is no video: %s", error)
-        else:
-            self.video = path
 
     def close(self) -> None:
         """End the workers and unlock the folder, without saving; `pause()` saves first."""
