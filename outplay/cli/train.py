@@ -58,7 +58,7 @@ def train(
     folders = [] if file is None else [file.parent]
     if resume is not None:
         if dry_run:
-            _print_configuration([overrides.applied_to_run(resume, results_dir, trust)], folders)
+            _print_configuration([overrides.applied_to_run(resume, results_dir, trust)], folders, resuming=True)
             return
         with _own_output() as (out, err):
             _start_engine(engine, address)
@@ -200,13 +200,13 @@ def _experiments(recipe: str | None, file: Path | None, overrides: _Overrides, t
     return [Experiment(env=overrides.env)]
 
 
-def _print_configuration(jobs: list[Experiment], folders: list[Path]) -> None:
+def _print_configuration(jobs: list[Experiment], folders: list[Path], resuming: bool = False) -> None:
     import yaml
 
     from outplay.runs.loading import make_algorithm
 
     for job in jobs:
-        with apart_from_environments(), make_algorithm(job, folders) as algorithm:
+        with apart_from_environments(), make_algorithm(job, folders, resuming) as algorithm:
             config = algorithm.get_config()
             del config["env"]
             body = job.model_dump(mode="json", exclude={"name"})

@@ -46,7 +46,8 @@ class SavedPolicy:
         """An algorithm on the CPU with these weights, and other settings."""
         config = {key: value for key, value in self.state["config"].items() if key != "env"}
         config |= {"evaluation_num_workers": 0, "num_gpus": 0, "act_on_gpu": False, **settings}
-        algorithm = find_algorithm(self.state["algorithm"])(env=self.env, config=config, folders=self.import_from)
+        kind = find_algorithm(self.state["algorithm"])
+        algorithm = kind(env=self.env, config=config, folders=self.import_from, resuming=True)
         try:
             algorithm.load_weights(self.folder)
         except BaseException:
