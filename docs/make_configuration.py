@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from outplay.algorithms import ALGORITHMS
-from outplay.algorithms.dqn import EpsilonConfig
+from outplay.algorithms import find_algorithm
 from outplay.config import AlgorithmConfig, ExplorationConfig, ModelConfig, OptimizerConfig, Settings, type_in_words
+from outplay.registry import algorithms
 from outplay.runs.experiments import METRICS, Experiment
 
 HEAD = """# Configuration
@@ -41,11 +41,25 @@ def text() -> str:
         ("exploration_config", ExplorationConfig),
     ):
         parts.append(f"### `{name}`\n\n{table(cls)}")
-    for name, algorithm in ALGORITHMS.items():
-        own = table(algorithm.Config, AlgorithmConfig)
+    for name in algorithms.shipped:
+        config = find_algorithm(name).Config
+        own = table(config, AlgorithmConfig)
         parts.append(f"## {name}\n\nIts own settings, and where its defaults differ.\n\n{own}")
-    parts.append(f"### `exploration_config` of DQN\n\n{EpsilonConfig.__doc__}\n\n{table(EpsilonConfig)}")
+        for key, cls in nested(config).items():
+            parts.append(f"### `{key}` of {name}\n\n{cls.__doc__}\n\n{table(cls, shared(key))}")
     return "\n".join(parts)
+
+
+def nested(config: type[AlgorithmConfig]) -> dict[str, type[Settings]]:
+    """The groups of settings that an algorithm has of its own."""
+    kinds = {name: type(field.default) for name, field in config.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if issubclass(kind, Settings) and kind is not shared(name)}
+
+
+def shared(name: str) -> type[Settings] | None:
+    """The group that all other algorithms have under this name."""
+    field = AlgorithmConfig.model_fields.get(name)
+    return type(field.default) if field is not None else None
 
 
 def table(cls: type[Settings], base: type[Settings] | None = None) -> str:

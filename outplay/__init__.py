@@ -10,7 +10,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from outplay import util
+from outplay import registry, util
 from outplay.engine import (
     ActorHandle,
     Ref,
@@ -55,22 +55,20 @@ from outplay.errors import (
 )
 
 if TYPE_CHECKING:
-    from outplay.algorithms import A2C, DQN, PG, PPO, Algorithm
+    from outplay.algorithms.algorithm import Algorithm
     from outplay.envs import register_env
     from outplay.metrics import pretty_print
     from outplay.runs.callbacks import Callback
     from outplay.runs.folder import RunFolder
     from outplay.runs.run import Run
+    from outplay.registry import *  # noqa: F403
 
 __version__ = "0.2.0"
 
 # What needs torch or gymnasium is loaded when it is first used: the engine alone stays light.
 _LAZY = {
-    "A2C": "outplay.algorithms",
-    "DQN": "outplay.algorithms",
-    "PG": "outplay.algorithms",
-    "PPO": "outplay.algorithms",
-    "Algorithm": "outplay.algorithms",
+    **dict.fromkeys(registry.__all__, "outplay.registry"),
+    "Algorithm": "outplay.algorithms.algorithm",
     "register_env": "outplay.envs",
     "pretty_print": "outplay.metrics",
     "Callback": "outplay.runs.callbacks",
@@ -93,10 +91,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "A2C",
-    "DQN",
-    "PG",
-    "PPO",
     "ActorDiedError",
     "ActorHandle",
     "Algorithm",
@@ -144,3 +138,4 @@ __all__ = [
     "util",
     "wait",
 ]
+__all__ += registry.__all__

@@ -1,37 +1,46 @@
-"""Algorithms, one file each. `ALGORITHMS` is what `--run` chooses from."""
+"""Algorithms, one file each. Their names are in `outplay.registry`."""
 
 from __future__ import annotations
 
-from outplay.algorithms.a2c import A2C, A2CConfig
-from outplay.algorithms.algorithm import Algorithm
-from outplay.algorithms.dqn import DQN, DQNConfig
-from outplay.algorithms.pg import PG, PGConfig
-from outplay.algorithms.ppo import PPO, PPOConfig
-from outplay.errors import ConfigError, nearest
+from typing import TYPE_CHECKING, Any
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"PG": PG, "A2C": A2C, "PPO": PPO, "DQN": DQN}
+from outplay import registry
+from outplay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outplay.algorithms.algorithm import Algorithm
+    from outplay.registry import *  # noqa: F403
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """An algorithm by its name."""
-    if name not in ALGORITHMS:
-        match = next((known for known in ALGORITHMS if known.lower() == str(name).lower()), None)
-        if match is None:
-            raise ConfigError(f"no algorithm {name!r}{nearest(str(name).upper(), ALGORITHMS)}")
-        return ALGORITHMS[match]
-    return ALGORITHMS[name]
+    """An algorithm by its name: one that ships, or one that an installed package adds."""
+    from outplay.algorithms.algorithm import Algorithm
+
+    name = _registered(str(name))
+    found = registry.algorithms.load(name)
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise ConfigError(f"the algorithm {name!r} is {found!r}, which is no subclass of outplay.Algorithm")
+    if found.__name__ != name:  # runs and checkpoints record the name of the class
+        raise ConfigError(f"the algorithm {name!r} is the class {found.__name__!r}; register it by its own name")
+    return found
 
 
-__all__ = [
-    "A2C",
-    "ALGORITHMS",
-    "DQN",
-    "PG",
-    "PPO",
-    "A2CConfig",
-    "Algorithm",
-    "DQNConfig",
-    "PGConfig",
-    "PPOConfig",
-    "find_algorithm",
-]
+def _registered(name: str) -> str:
+    """The registered spelling of a name: case does not matter."""
+    if name in registry.algorithms:
+        return name
+    return next((known for known in registry.algorithms.names() if known.lower() == name.lower()), name)
+
+
+def __getattr__(name: str) -> Any:
+    if name in registry.__all__:
+        return getattr(registry, name)
+    if name == "Algorithm":  # it needs torch
+        from outplay.algorithms.algorithm import Algorithm
+
+        return Algorithm
+    raise AttributeError(f"module 'outplay.algorithms' has no attribute {name!r}")
+
+
+__all__ = ["Algorithm", "find_algorithm"]
+__all__ += registry.__all__

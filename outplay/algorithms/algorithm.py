@@ -50,7 +50,7 @@ class Resources:
 
 
 class Algorithm:
-    """One algorithm with its environments. Subclasses (PPO, A2C, PG, DQN) name their settings and learner.
+    """One algorithm with its environments. Subclasses, as PPO, name their settings and learner.
 
     >>> with PPO(env="CartPole-v1", config={"num_workers": 2}) as trainer:
     ...     for _ in range(10):

@@ -11,17 +11,20 @@ import typer
 
 from outplay.cli.output import apart_from_environments
 from outplay.errors import ConfigError, EnvError
+from outplay.registry import algorithms
 
 if TYPE_CHECKING:
     from outplay.runs.experiments import Experiment
     from outplay.runs.run import Run
+
+_RUN = f"The algorithm: {', '.join(algorithms.shipped)}, or one of an installed package; PPO unless given."
 
 
 def train(
     recipe: Annotated[str | None, typer.Argument(help="A recipe that ships: `outplay recipes` lists them.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="An experiment file (YAML).")] = None,
     env: Annotated[str | None, typer.Option(help="A Gymnasium id, or an import path (module:Class).")] = None,
-    run: Annotated[str | None, typer.Option(help="The algorithm: PG, A2C, DQN or PPO (the default).")] = None,
+    run: Annotated[str | None, typer.Option(help=_RUN)] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE: end when the metric reaches it; repeatable.")
     ] = None,

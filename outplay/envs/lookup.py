@@ -1,8 +1,8 @@
 """From what a user writes as `env` to something that makes environments.
 
-A name registered with `register_env`, a Gymnasium id, an import path (`custom_env.CustomEnv`, `package.module:Class`),
-a class or a function. A name or id that is there once a module is imported may be written with it (`module:id`): both
-are one environment.
+A name registered with `register_env` or by an installed package (`outplay.registry`), a Gymnasium id, an import path
+(`custom_env.CustomEnv`, `package.module:Class`), a class or a function. A name or id that is there once a module is
+imported may be written with it (`module:id`): both are one environment.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from outplay.envs.unknown import newer, unknown
 from outplay.envs.wrappers import statistics_in
 from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
 from outplay.imports import import_for
+from outplay.registry import envs
 
 log = logging.getLogger("outplay")
 
@@ -33,7 +34,6 @@ Factory = Callable[..., Any]
 
 _registered: dict[str, Factory] = {}
 _registered_by: dict[str, str] = {}  # the module that called register_env
-_SHIPPED = {"PongDifference": "outplay.envs.pong"}  # environments that ship, by the module that they are in
 _IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*$")
 
 
@@ -132,11 +132,11 @@ class EnvSpec:
 
 def is_import_path(env: Any) -> bool:
     """Whether a name stands for code that would have to be imported."""
-    if not isinstance(env, str) or env in _registered or env in _SHIPPED:
+    if not isinstance(env, str) or env in _registered:
         return False
     if ":" in env:
         return True
-    return bool(_IMPORT_PATH.match(env)) and env not in gymnasium.registry
+    return bool(_IMPORT_PATH.match(env)) and env not in gymnasium.registry and env not in envs
 
 
 def check_trust(recorded: str, given: Any, trust: bool, where: str, remedy: str) -> None:
@@ -225,14 +225,14 @@ def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | Non
         return env_name(env), env
     if env in _registered:
         return env, _registered[env]
-    if env in _SHIPPED:
-        return env, getattr(importlib.import_module(_SHIPPED[env]), env)
     if env.startswith("ALE/"):
         import ale_py
 
         gymnasium.register_envs(ale_py)
     if env in gymnasium.registry or env.startswith("envpool/"):
         return env, None
+    if env in envs:
+        return env, _named(env)
     if _is_here(env):
         return env, _registered.get(_with_module(env)[1])
     if _IMPORT_PATH.match(env) or ":" in env:
@@ -240,8 +240,16 @@ def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | Non
     try:
         gymnasium.spec(env)  # an id without its version, or with one that is outdated
     except gymnasium.error.Error as error:
-        raise EnvError(unknown(env, [*_registered, *_SHIPPED])) from error
+        raise EnvError(unknown(env, [*_registered, *envs.names()])) from error
     return env, None
+
+
+def _named(env: str) -> Factory:
+    """The class or function that ships, or that an installed package registers, under a name."""
+    factory = envs.load(env)
+    if not callable(factory):
+        raise EnvError(f"the environment {env!r} is {factory!r}, not a class or a function that makes an environment")
+    return factory  # type: ignore[no-any-return]
 
 
 def _import(env: str, folders: Iterable[Path]) -> tuple[str, Factory | None]:

@@ -19,6 +19,7 @@ from pydantic import Field, FiniteFloat
 from outplay.config import NotNegative, Positive, Settings, validated
 from outplay.errors import ConfigError, nearest, shortened
 from outplay.parsing import MOST_DEPTH, parse_yaml, read_yaml
+from outplay.registry import algorithms
 
 # What a run can be stopped by. The learner's metrics are learner/…, those of an evaluation evaluation/….
 METRICS = (
@@ -48,7 +49,9 @@ class Experiment(Settings):
     name: str = Field("default", description="The experiment's name: the folder that its runs lie in.")
     description: str = Field("", description="One line about it.")
     env: Any = Field(None, description="The environment; the same as `env` in `config`.")
-    run: str = Field("PPO", description="The algorithm: PG, A2C, PPO or DQN.")
+    run: str = Field(
+        "PPO", description=f"The algorithm: {', '.join(algorithms.shipped)}, or one of an installed package."
+    )
     stop: dict[str, FiniteFloat] = Field({}, description="The run ends when any of these metrics reaches its value.")
     confirm: bool = Field(
         False,

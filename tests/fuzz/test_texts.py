@@ -15,10 +15,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outplay.algorithms import ALGORITHMS
+from outplay.algorithms import find_algorithm
 from outplay.cli import main
 from outplay.config import AlgorithmConfig, ModelConfig, OptimizerConfig
 from outplay.errors import OutplayError
+from outplay.registry import algorithms
 from outplay.runs.experiments import experiment, load_file
 from outplay.runs.loading import make_algorithm
 from outplay.runs.run import Run
@@ -101,10 +102,10 @@ def settings_of(config: type[AlgorithmConfig]) -> list[str]:
 
 @st.composite
 def commands(draw: st.DrawFn) -> list[str]:
-    algorithm = draw(st.sampled_from(sorted(ALGORITHMS)))
+    algorithm = draw(st.sampled_from(sorted(algorithms.shipped)))
     arguments = ["train", "--env=CartPole-v1", f"--run={algorithm}", "--dry-run"]
     for _ in range(draw(st.integers(1, 2))):
-        key = draw(st.sampled_from(settings_of(ALGORITHMS[algorithm].Config)))
+        key = draw(st.sampled_from(settings_of(find_algorithm(algorithm).Config)))
         value = draw(st.sampled_from(ODD) | yaml_text)
         text = f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         arguments.append(f"--config={text}".replace("\0", ""))  # a command line cannot hold it

@@ -1,0 +1,127 @@
+"""Names of algorithms, environments and callbacks: those that ship, and those that installed packages add.
+
+A package adds its own by an entry point, which is loaded when its name is first used:
+
+    [project.entry-points."outplay.algorithms"]
+    MyPPO = "my_package.my_ppo:MyPPO"
+
+    [project.entry-points."outplay.envs"]
+    Maze = "my_package.maze:Maze"
+
+    [project.entry-points."outplay.callbacks"]
+    slack = "my_package.slack:SlackCallback"
+
+This is the only list of algorithms: everything else asks here.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from outplay.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint  # what it imports takes longer than the rest of the package
+
+    # `outplay` and `outplay.algorithms` load these when they are first used; type checkers find them here.
+    from outplay.algorithms.a2c import A2C, A2CConfig
+    from outplay.algorithms.dqn import DQN, DQNConfig
+    from outplay.algorithms.pg import PG, PGConfig
+    from outplay.algorithms.ppo import PPO, PPOConfig
+
+__all__ = ["A2C", "DQN", "PG", "PPO", "A2CConfig", "DQNConfig", "PGConfig", "PPOConfig"]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Names of one kind of object. A package cannot replace a name that ships.
+
+    >>> algorithms.load("PPO")
+    <class 'outplay.algorithms.ppo.PPO'>
+    """
+
+    kind: str  # in error messages
+    group: str  # of entry points
+    shipped: dict[str, str] = field(default_factory=dict)  # name: "module:attribute"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shipped or name in _installed(self.group)
+
+    def names(self) -> list[str]:
+        """Every name that `load` takes. Nothing is imported."""
+        return [*self.shipped, *(name for name in _installed(self.group) if name not in self.shipped)]
+
+    def load(self, name: str) -> Any:
+        """The object with this name; its module is imported."""
+        if name in self.shipped:
+            module, _, attribute = self.shipped[name].partition(":")
+            return getattr(import_module(module), attribute)
+        if name not in self:
+            raise ConfigError(f"no {self.kind} {name!r}{self._hint(name)}")
+        return self._load_installed(name)
+
+    def _hint(self, name: str) -> str:
+        if not self.names():
+            return "; no installed package registers one"
+        hints = [nearest(spelling, self.names()) for spelling in (name, name.upper())]
+        return next((hint for hint in hints if "Did you mean" in hint), hints[0])
+
+    def _load_installed(self, name: str) -> Any:
+        claims = _installed(self.group)[name]
+        if len(claims) > 1:
+            packages = ", ".join(sorted(_package(claim) for claim in claims))
+            raise ConfigError(f"the {self.kind} {name!r} is in several packages ({packages}): uninstall all but one")
+        try:
+            return claims[0].load()
+        except Exception as error:
+            package = _package(claims[0])
+            raise ConfigError(
+                f"the package {package} registers the {self.kind} {name!r} as {claims[0].value!r}, which cannot be "
+                f"loaded: {type(error).__name__}: {error}; update or uninstall {package}"
+            ) from error
+
+
+algorithms = Registry(
+    "algorithm",
+    "outplay.algorithms",
+    {
+        "PG": "outplay.algorithms.pg:PG",
+        "A2C": "outplay.algorithms.a2c:A2C",
+        "PPO": "outplay.algorithms.ppo:PPO",
+        "DQN": "outplay.algorithms.dqn:DQN",
+    },
+)
+envs = Registry("environment", "outplay.envs", {"PongDifference": "outplay.envs.pong:PongDifference"})
+callbacks = Registry("callback", "outplay.callbacks")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'outplay.registry' has no attribute {name!r}")
+    algorithm = algorithms.load(name.removesuffix("Config"))
+    return algorithm.Config if name.endswith("Config") else algorithm
+
+
+def _installed(group: str) -> dict[str, list[EntryPoint]]:
+    """The entry points of installed packages, by name."""
+    return _entry_points(group, tuple(sys.path))
+
+
+@lru_cache(maxsize=16)
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, list[EntryPoint]]:  # noqa: ARG001 - what is found
+    from importlib.metadata import entry_points
+
+    found: dict[str, list[EntryPoint]] = {}
+    for entry_point in entry_points(group=group):
+        claims = found.setdefault(entry_point.name, [])
+        if entry_point not in claims:  # one package may be found twice on the path
+            claims.append(entry_point)
+    return found
+
+
+def _package(entry_point: EntryPoint) -> str:
+    return repr(entry_point.dist.name if entry_point.dist is not None else entry_point.module.split(".")[0])
