@@ -61,13 +61,3 @@ def test_everything_public_is_documented() -> None:
         if callable(thing):
             assert thing.__doc__, f"outplay.{name} has no docstring"
     assert f"## [{outplay.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
-
-
-def test_only_the_ray_engine_imports_ray() -> None:
-    importing = {
-        path.parent.relative_to(ROOT).as_posix()
-        for path in (ROOT / "outplay").rglob("*.py")
-        for line in path.read_text().splitlines()
-        if line.strip().startswith(("import ray", "from ray"))
-    }
-    assert importing == {"outplay/engine/ray"}
