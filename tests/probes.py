@@ -1,4 +1,4 @@
-"""Tiny environments: each needs one thing to be right, and shows it within seconds. Also environments with a flaw."""
+"""The probes of outplay.testing, and environments with a flaw."""
 
 from __future__ import annotations
 
@@ -9,142 +9,23 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-
-class Probe(gymnasium.Env[Any, Any]):
-    """One number is observed, one of two actions taken."""
-
-    observation_space: spaces.Space[Any] = spaces.Box(-1, 1, (1,), np.float32)
-    action_space: spaces.Space[Any] = spaces.Discrete(2)
-
-    def observe(self, value: float) -> np.ndarray:
-        return np.array([value], np.float32)
-
-
-class OneStep(Probe):
-    """One step; action 1 gives 1."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self.observe(0.0), {}
-
-    def step(self, action: Any) -> Any:
-        return self.observe(0.0), float(action == 1), True, False, {}
-
-
-class TwoSteps(Probe):
-    """The first of two actions counts, and is paid for after the second."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.first: Any = None
-        return self.observe(-1.0), {}
-
-    def step(self, action: Any) -> Any:
-        if self.first is None:
-            self.first = action
-            return self.observe(1.0), 0.0, False, False, {}
-        return self.observe(1.0), float(self.first == 1), True, False, {}
-
-
-class Match(Probe):
-    """The action must match the sign of what is observed."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.sign = 1.0 if self.np_random.random() < 0.5 else -1.0
-        return self.observe(self.sign), {}
-
-    def step(self, action: Any) -> Any:
-        return self.observe(self.sign), float((action == 1) == (self.sign > 0)), True, False, {}
-
-
-class Patience(Probe):
-    """Action 0 takes 1 now; action 1 waits two steps for 2. With γ = 0.5 taking it is better (1 against 0.5), with
-    γ = 0.99 waiting is (1 against 1.96)."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.waited = 0
-        return self.observe(0.0), {}
-
-    def step(self, action: Any) -> Any:
-        if self.waited == 0 and action == 0:
-            return self.observe(-1.0), 1.0, True, False, {}
-        self.waited += 1
-        if self.waited == 3:
-            return self.observe(1.0), 2.0, True, False, {}
-        return self.observe(self.waited / 3), 0.0, False, False, {}
-
-
-class Endless(Probe):
-    """Reward 1 for ever; cut off after four steps. With γ = 0.5 its value is 2, everywhere."""
-
-    terminates = False
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.observe(0.0), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        over = self.steps == 4
-        return self.observe(0.0), 1.0, over and self.terminates, over and not self.terminates, {}
-
-
-class Over(Endless):
-    """The same, but after four steps it is over: with γ = 0.5 values are 1.875, 1.75, 1.5, 1; their mean 1.53125."""
-
-    terminates = True
-
-
-class Aim(gymnasium.Env[Any, Any]):
-    """Continuous: the closer the action to twice the number observed, the better."""
-
-    observation_space: spaces.Space[Any] = spaces.Box(-1, 1, (1,), np.float32)
-    action_space: spaces.Space[Any] = spaces.Box(-2, 2, (1,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.goal = self.np_random.uniform(-1, 1, 1).astype(np.float32)
-        return self.goal, {}
-
-    def step(self, action: Any) -> Any:
-        return self.goal, -float((action[0] - 2 * self.goal[0]) ** 2), True, False, {}
-
-
-class Walk(gymnasium.Env[Any, Any]):
-    """A random walk with a goal: stochastic, of varying length, sometimes cut off: needs its seed and all actions."""
-
-    observation_space: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space: spaces.Space[Any] = spaces.Discrete(3)
-
-    def __init__(self, length: int = 40, sleep: float = 0.0) -> None:
-        self.length = length
-        self.sleep = sleep
-        self.task = 0.0
-
-    def set_task(self, task: float) -> None:
-        self.task = task
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.place, self.steps = float(self.np_random.normal()) + self.task, 0
-        return self._observe(), {}
-
-    def step(self, action: Any) -> Any:
-        time.sleep(self.sleep)
-        self.steps += 1
-        self.place += (int(action) - 1) * 0.3 + float(self.np_random.normal()) * 0.1
-        over = abs(self.place) > 3
-        return self._observe(), float(self.place > 1), over, self.steps >= self.length and not over, {}
-
-    def _observe(self) -> np.ndarray:
-        return np.array([self.place, self.steps / self.length], np.float32)
+from outplay.testing.probes import (  # noqa: F401 - tests find them all here
+    Aim,
+    Endless,
+    Failing,
+    LastStep,
+    Match,
+    Nested,
+    OneStep,
+    Over,
+    Patience,
+    Probe,
+    TwoSteps,
+    Walk,
+)
 
 
 class Frames(Walk):
@@ -235,24 +116,6 @@ class Restless(Walk):
     def step(self, action: Any) -> Any:
         observation, *rest = super().step(action)
         return (observation + self.stream.normal(size=2)).astype(np.float32), *rest
-
-
-class Nested(gymnasium.Env[Any, Any]):
-    """Nested observations, several choices at once. The reward is for the switch that is observed."""
-
-    observation_space: spaces.Space[Any] = spaces.Dict(
-        {"switch": spaces.Discrete(2), "pair": spaces.Tuple((spaces.Box(0, 1, (2,)), spaces.MultiBinary(2)))}
-    )
-    action_space: spaces.Space[Any] = spaces.MultiDiscrete([2, 3])
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.observation_space.seed(seed)
-        self.seen: Any = self.observation_space.sample()
-        return self.seen, {}
-
-    def step(self, action: Any) -> Any:
-        return self.seen, float(action[0] == self.seen["switch"]), True, False, {}
 
 
 class Old:

@@ -1,18 +1,20 @@
-"""Vectors: one suite for all of them."""
+"""Vectors: all pass one suite; and what is special about each."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from outplay import EnvError
-from outplay.envs import EnvSpec, make_vector
+from outplay.envs import EnvSpec, Vector, make_vector
 from outplay.envs.native import _FORGETFUL, AtariVector
 from outplay.envs.pong import PongDifference
+from outplay.testing import VectorConformance
+from outplay.testing.vector import arrays, check_follows_from_seed, play
 from tests import probes
 
 VECTORS = {
@@ -26,81 +28,54 @@ VECTORS = {
 }
 
 
-def drawn(rng: np.random.Generator, vector: Any) -> np.ndarray:
-    space = vector.action_space
-    return rng.integers(0, space.n if isinstance(space, spaces.Discrete) else 2, (vector.num_envs, *space.shape))
+class Ours(VectorConformance):
+    spec: ClassVar[EnvSpec]
+
+    def make(self, num_envs: int) -> Vector:
+        return make_vector(self.spec, num_envs)
+
+    @pytest.fixture
+    def pair(self) -> Iterator[tuple[Vector, Vector]]:
+        """The number of threads makes no difference."""
+        one, other = self.make(3), make_vector(self.spec, 3, num_threads=2)
+        yield one, other
+        one.close()
+        other.close()
 
 
-def play(vector: Any, steps: int, seed: int = 0) -> list[bytes]:
-    """Everything that a vector says while ended lanes are started again at once."""
-    rng = np.random.default_rng(seed)
-    said = [leaf.tobytes() for leaf in vector.reset(np.ones(vector.num_envs, bool), list(range(vector.num_envs)))]
-    for t in range(steps):
-        actions = drawn(rng, vector)
-        observations, rewards, terminated, truncated = vector.step(actions)
-        said += [a.tobytes() for a in (*observations, rewards, terminated, truncated)]
-        ended = terminated | truncated
-        if ended.any():
-            seeds = [1000 * t + int(lane) for lane in np.flatnonzero(ended)]
-            said += [leaf.tobytes() for leaf in vector.reset(ended, seeds)]
-    return said
+class TestPython(Ours):
+    spec = VECTORS["Python"]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if "differences" in name else ()) for name in VECTORS]
-)
-def test_equal_seeds_give_equal_episodes(name: str) -> None:
-    one, other = make_vector(VECTORS[name], 3), make_vector(VECTORS[name], 3, num_threads=2)
-    assert play(one, 60) == play(other, 60)
-    assert play(one, 60) == play(other, 60)  # also when they have been used before
-    assert play(one, 60) != play(other, 60, seed=1)
+class TestCartPole(Ours):
+    spec = VECTORS["CartPole"]
 
 
-@pytest.mark.parametrize("name", VECTORS)
-def test_a_reset_leaves_the_other_lanes_alone(name: str) -> None:
-    vector = make_vector(VECTORS[name], 3)
-    vector.reset(np.ones(3, bool), [0, 1, 2])
-    for _ in range(3):
-        observations, *_ = vector.step(np.ones((3, *vector.action_space.shape), np.int64))
-    before = [leaf.copy() for leaf in observations]
-    after = vector.reset(np.array([False, True, False]), [9])
-    for old, new in zip(before, after, strict=True):
-        assert np.array_equal(old[[0, 2]], new[[0, 2]])
-        assert not np.array_equal(old[1], new[1])
+class TestAtari(Ours):
+    spec = VECTORS["Atari"]
 
 
-@pytest.mark.parametrize("name", VECTORS)
-def test_an_ended_lane_starts_again_without_a_step_that_is_none(name: str) -> None:
-    """The step after a restart is a real one: its reward is paid and its episode counts from there."""
-    vector = make_vector(VECTORS[name], 1)
-    vector.reset(np.ones(1, bool), [0])
-    for _ in range(2):
-        for steps in range(1, 200):
-            _, _, terminated, truncated = vector.step(np.full((1, *vector.action_space.shape), steps % 2))
-            if terminated[0] or truncated[0]:
-                break
-        assert steps > 1
-        vector.reset(np.ones(1, bool), [1])
-    if name == "CartPole":
-        assert vector.step(np.array([0]))[1][0] == 1.0
+class TestAtariWithFire(Ours):
+    spec = VECTORS["Atari with FIRE"]
 
 
-@pytest.mark.parametrize("name", VECTORS)
-def test_a_step_that_was_begun_before_is_the_same(name: str) -> None:
-    one, other = make_vector(VECTORS[name], 2), make_vector(VECTORS[name], 2)
-    rng = np.random.default_rng(0)
-    for vector in (one, other):
-        vector.reset(np.ones(2, bool), [0, 1])
-    for _ in range(10):
-        actions = drawn(rng, one)
-        other.begin(actions)
-        for mine, theirs in zip(_all(one.step(actions)), _all(other.step(actions)), strict=True):
-            assert np.array_equal(mine, theirs)
+class TestPongAsDifferences(Ours):
+    spec = VECTORS["Pong as differences"]
 
 
-def _all(step: Any) -> list[np.ndarray]:
-    observations, *rest = step
-    return [*observations, *rest]
+class TestAnEnvironment(VectorConformance):
+    """As a package of a stranger would test its own: a class; spaces of all kinds."""
+
+    env = probes.Nested
+
+
+class TestAnId(VectorConformance):
+    env = "Pendulum-v1"
+
+
+class TestASpaceOfSpaces(VectorConformance):
+    env = "tests.envs.odd:Acts"
+    env_config = {"kind": "Dict"}
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -130,15 +105,15 @@ def test_games_apart_are_the_same_and_those_that_wait_do_not_move(name: str) -> 
     assert play(together, 60) == play(apart, 60)
     apart.reset(np.ones(3, bool), [0, 1, 2])
     actions = np.ones((3, *apart.action_space.shape), np.int64)
-    before = [leaf.copy() for leaf in _all(apart.step(actions))]
-    after = _all(apart.step(actions, np.array([True, False, True])))
+    before = [leaf.copy() for leaf in arrays(apart.step(actions))]
+    after = arrays(apart.step(actions, np.array([True, False, True])))
     assert np.array_equal(before[0][1], after[0][1])
     assert not np.array_equal(before[0][0], after[0][0])
     one = make_vector(spec, 1)
     one.reset(np.ones(1, bool), [1])
     for _ in range(2):
-        expected = _all(one.step(actions[:1]))
-    assert np.array_equal(_all(apart.step(actions))[0][1], expected[0][0])  # it goes on where it had stopped
+        expected = arrays(one.step(actions[:1]))
+    assert np.array_equal(arrays(apart.step(actions))[0][1], expected[0][0])  # it goes on where it had stopped
 
 
 @pytest.mark.parametrize("sticky", [0.0, 0.25])
@@ -182,20 +157,7 @@ def test_a_game_that_is_seeded_now_and_then_forgets_what_was_played(game: str) -
     spec = EnvSpec(name, None, {"repeat_action_probability": 0.0})
     played, led = make_vector(spec, 1), make_vector(spec, 1)
     assert played.episodes_per_seed > 1
-    everyone = np.ones(1, bool)
-    rng = np.random.default_rng(0)
-    for vector in (played, led):
-        vector.reset(everyone, [5])
-    for _ in range(300):
-        _, _, terminated, _ = played.step(drawn(rng, played))
-        if terminated[0]:
-            break
-    for _ in range(2):
-        assert np.array_equal(played.reset(everyone, [None])[0], led.reset(everyone, [None])[0])
-        for _ in range(60):
-            actions = drawn(rng, played)
-            for mine, theirs in zip(_all(played.step(actions)), _all(led.step(actions)), strict=True):
-                assert np.array_equal(mine, theirs)
+    check_follows_from_seed(played, led)
 
 
 def test_pong_as_differences_names_a_wrong_option() -> None:
