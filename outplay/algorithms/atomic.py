@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+import torch
+
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
 
@@ -41,9 +43,11 @@ def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
     counters = {name: getattr(algorithm, name) for name in _COUNTERS}
     episodes, returns, lengths = algorithm.episodes.state(), list(algorithm._returns), list(algorithm._lengths)
     states = algorithm._present_states()
+    torch_back = _torch_settings()
     learner_back = algorithm.learner.rollback_point()
 
     def roll_back() -> None:
+        torch_back()
         learner_back()
         for name, value in counters.items():
             setattr(algorithm, name, value)
@@ -54,6 +58,20 @@ def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
         algorithm._drop_evaluator()
 
     return roll_back
+
+
+def _torch_settings() -> Callable[[], None]:
+    """A function that sets torch's modes back. Its context managers are Python code: Ctrl-C may end one too early."""
+    gradients, threads = torch.is_grad_enabled(), torch.get_num_threads()
+
+    def set_back() -> None:
+        if torch.is_inference_mode_enabled():
+            torch.inference_mode(False).__enter__()
+        torch.set_grad_enabled(gradients)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+    return set_back
 
 
 def _uninterrupted(roll_back: Callable[[], None]) -> None:
