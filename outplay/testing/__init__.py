@@ -11,6 +11,7 @@ Each is a pytest class. A test file subclasses it and says what is to be tested:
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,22 +22,22 @@ if TYPE_CHECKING:
 
 # Imported when they are used: workers import the probes, and should not need pytest for it.
 _SUITES = {
-    "AlgorithmConformance": ("algorithm",),
-    "EngineConformance": ("engine.suite", "engine.actors", "engine.failures", "engine.objects", "engine.tasks"),
-    "VectorConformance": ("vector",),
+    "AlgorithmConformance": "outplay.testing.algorithm",
+    "EngineConformance": "outplay.testing.engine.suite",
+    "VectorConformance": "outplay.testing.vector",
 }
+if "pytest" in sys.modules:  # so that a failing assert shows its values
+    sys.modules["pytest"].register_assert_rewrite("outplay.testing.engine", *_SUITES.values())
 
 
 def __getattr__(name: str) -> Any:
     if name not in _SUITES:
         raise AttributeError(f"module 'outplay.testing' has no attribute {name!r}")
     try:
-        import pytest
+        import pytest  # noqa: F401
     except ImportError as error:
         raise ImportError(f"outplay.testing.{name} needs pytest: pip install 'outplay[testing]'") from error
-    modules = [f"outplay.testing.{module}" for module in _SUITES[name]]
-    pytest.register_assert_rewrite(*modules)  # so that a failing assert shows its values
-    return getattr(import_module(modules[0]), name)
+    return getattr(import_module(_SUITES[name]), name)
 
 
 __all__ = ["AlgorithmConformance", "EngineConformance", "VectorConformance"]

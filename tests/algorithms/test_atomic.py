@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +16,9 @@ import torch
 import outplay
 from outplay import A2C, DQN, PG, PPO, Algorithm, CheckpointError, RunError
 from outplay.runs.checkpoint import read_checkpoint, write_checkpoint
+from outplay.testing.algorithm import interrupt_at
 from tests import probes
 
-PACKAGE = str(Path(outplay.__file__).parent)
 SMALL = {
     "num_envs": 4, "num_env_groups": 2, "num_workers": 0, "train_batch_size": 40, "seed": 5,
     "model": {"fcnet_hiddens": [8]},
@@ -50,25 +49,7 @@ CASES: dict[str, tuple[type[Algorithm], dict[str, Any]]] = {
 
 
 def lines_of(work: Callable[[], Any], at: int | None = None) -> int:
-    """Do this, and count the lines of Outplay that are run; with `at`, KeyboardInterrupt is raised at that one."""
-    count = 0
-
-    def trace(frame: Any, event: str, _: Any) -> Any:
-        nonlocal count
-        if not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        if event == "line":
-            count += 1
-            if count == at:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
-    return count
+    return interrupt_at(work, [Path(outplay.__file__).parent], at)
 
 
 def everything(trainer: Algorithm) -> dict[str, Any]:
@@ -111,6 +92,23 @@ def test_an_iteration_interrupted_anywhere_can_be_done_again(case: str) -> None:
             else:
                 interrupted.train()
             assert everything(interrupted) == everything(whole)
+
+
+def test_an_interrupt_while_torch_switches_gradients_on_again_leaves_them_on() -> None:
+    """Its context managers are Python: Ctrl-C in one of them would leave gradients off for the rest of the program."""
+    switches = [Path(torch.autograd.grad_mode.__file__)]
+    with PPO(env=probes.Walk, config=SMALL) as whole, PPO(env=probes.Walk, config=SMALL) as trainer:
+        lines = interrupt_at(whole.train, switches)
+        assert lines > 20
+        threads = torch.get_num_threads()
+        for at in range(1, lines, max(1, lines // 40)):
+            with pytest.raises(KeyboardInterrupt):
+                interrupt_at(trainer.train, switches, at)
+            assert torch.is_grad_enabled()
+            assert not torch.is_inference_mode_enabled()
+            assert torch.get_num_threads() == threads
+        trainer.train()
+        assert everything(trainer) == everything(whole)
 
 
 @contextmanager

@@ -52,16 +52,6 @@ def test_a_resumed_run_goes_on_exactly(case: str, tmp_path: Path) -> None:
             assert ours[key] == theirs[key] or np.isnan(ours[key])
 
 
-def test_saving_does_not_disturb(tmp_path: Path) -> None:
-    with PPO(env=probes.Walk, config=SMALL) as quiet, PPO(env=probes.Walk, config=SMALL) as saving:
-        for _ in range(4):
-            quiet.train()
-            saving.train()
-            saving.save(tmp_path)
-            saving.evaluate()
-        assert quiet.policy.flat.equal(saving.policy.flat)
-
-
 def test_a_stopped_trainer_can_go_on() -> None:
     with PPO(env=probes.Walk, config=SMALL) as whole, PPO(env=probes.Walk, config=SMALL) as stopped:
         for _ in range(4):

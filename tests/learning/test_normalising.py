@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from outplay import A2C, DQN, PG, PPO, Algorithm
-from outplay.algorithms import iteration
+from outplay import DQN, PPO, Algorithm
+from outplay.algorithms import find_algorithm, iteration
 from outplay.fragments import Batch
 from outplay.policies import ActorCritic
+from outplay.registry import algorithms
 from tests import probes
 
 SMALL = {
     "num_envs": 4, "num_env_groups": 2, "num_workers": 0, "train_batch_size": 80, "normalize_observations": True,
     "model": {"fcnet_hiddens": [8]},
 }  # fmt: skip
-ALGORITHMS: dict[type[Algorithm], dict[str, Any]] = {
-    PPO: {}, A2C: {}, PG: {}, DQN: {"learning_starts": 40, "sgd_minibatch_size": 16},
-}  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {"DQN": {"learning_starts": 40, "sgd_minibatch_size": 16}}
+ALGORITHMS = {find_algorithm(name): SETTINGS.get(name, {}) for name in algorithms.shipped}
 
 
 class Far(probes.Walk):

@@ -1,0 +1,227 @@
+"""What every algorithm does: it learns on probes, and keeps the promises on placement, stopping and lost workers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import outplay
+from outplay import Algorithm, ConfigError, EnvError
+from outplay.testing import probes
+
+SMALL: dict[str, Any] = {
+    "num_envs": 4, "num_env_groups": 2, "num_workers": 0, "train_batch_size": 64, "seed": 7,
+    "model": {"fcnet_hiddens": [16]},
+}  # fmt: skip
+# For each kind of action space, a probe and a mean return that shows that it was learned.
+SPACES: dict[str, tuple[type[Any], float]] = {
+    "discrete": (probes.Match, 0.9),  # at random: 0.5
+    "several": (probes.Nested, 0.9),  # at random: 0.5
+    "continuous": (probes.Aim, -1.0),  # at random: about −4
+}
+
+
+class AlgorithmConformance:
+    """For an algorithm: its class, and settings with which it learns a probe within `iterations` iterations.
+
+    >>> class TestMine(AlgorithmConformance):
+    ...     algorithm = Mine
+    ...     config = {"lr": 0.01}
+    """
+
+    algorithm: ClassVar[type[Algorithm]]
+    config: ClassVar[dict[str, Any]] = {}
+    iterations: ClassVar[int] = 40
+    # Action spaces that it takes: "discrete", "several" choices at once, "continuous". It refuses the others.
+    action_spaces: ClassVar[tuple[str, ...]] = ("discrete", "several", "continuous")
+    # Whether it estimates values. If so, `value` must find them.
+    bootstraps: ClassVar[bool] = True
+    # Where collecting and learning run side by side, results depend on timing: no test of equal weights applies.
+    is_exact: ClassVar[bool] = True
+
+    def make(self, env: Any, **config: Any) -> Algorithm:
+        return self.algorithm(env=env, config={**SMALL, **self.config, **config})
+
+    def value(self, trainer: Algorithm, observation: np.ndarray) -> float:
+        """The value of one observation under the present policy."""
+        return float(trainer.learner.values_of((observation[None],))[0])
+
+    def trained(self, env: Any, iterations: int, **config: Any) -> bytes:
+        """Everything that was learned after some iterations."""
+        with self.make(env, **config) as trainer:
+            for _ in range(iterations):
+                trainer.train()
+            return learned(trainer)
+
+    @pytest.fixture
+    def exact(self) -> None:
+        if not self.is_exact:
+            pytest.skip("its result depends on timing")
+
+    # Learning.
+
+    @pytest.mark.parametrize("space", SPACES)
+    def test_it_learns_with_an_action_space_or_refuses_it(self, space: str) -> None:
+        env, enough = SPACES[space]
+        if space not in self.action_spaces:
+            with pytest.raises(EnvError) as caught:
+                self.make(env).stop()
+            assert "\n" not in str(caught.value)
+            return
+        with self.make(env, evaluation_duration=50) as trainer:
+            for _ in range(self.iterations * (2 if space == "continuous" else 1)):
+                result = trainer.train()
+            assert trainer.evaluate()["episode_return_mean"] > enough
+            assert np.isfinite(list(result["learner"].values())).all()
+            observation, _ = env().reset(seed=0)
+            assert env.action_space.contains(trainer.compute_single_action(observation))
+
+    @pytest.mark.parametrize(("gamma", "best"), [(0.5, 1.0), (0.95, 2.0)])
+    def test_it_discounts_later_rewards(self, gamma: float, best: float) -> None:
+        with self.make(probes.Patience, gamma=gamma) as trainer:
+            for _ in range(self.iterations):
+                trainer.train()
+            assert trainer.evaluate()["episode_return_mean"] == best
+
+    @pytest.mark.parametrize(("truncated", "value"), [(False, 1.0), (True, 2.0)])
+    def test_values_bootstrap_where_an_episode_is_truncated(self, truncated: bool, value: float) -> None:
+        """Both pay the same and look the same. Merging the two flags would give one value for both."""
+        if not self.bootstraps:
+            pytest.skip("it estimates no values")
+        with self.make(probes.LastStep, gamma=0.5, env_config={"truncated": truncated}) as trainer:
+            for _ in range(2 * self.iterations):
+                trainer.train()
+            assert self.value(trainer, np.array([0.75], np.float32)) == pytest.approx(value, abs=0.3)
+
+    def test_an_unknown_setting_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"unknown setting 'gama'. Did you mean 'gamma'\?"):
+            self.make(probes.Match, gama=0.9)
+
+    # Placement does not change the result.
+
+    @pytest.mark.usefixtures("exact")
+    @pytest.mark.parametrize("engine", ["inline", "process"])
+    def test_workers_do_not_change_the_result(self, engine: str) -> None:
+        alone = self.trained(probes.Walk, 3)
+        with running(engine):
+            assert self.trained(probes.Walk, 3, num_workers=2) == alone
+
+    def test_the_seed_changes_the_result(self) -> None:
+        assert self.trained(probes.Walk, 2) != self.trained(probes.Walk, 2, seed=8)
+
+    # A lost worker costs time, not data.
+
+    @pytest.mark.usefixtures("exact")
+    def test_a_worker_that_dies_does_not_change_the_result(self) -> None:
+        with running("process"), self.make(probes.Walk, num_workers=2) as trainer:
+            for iteration in range(4):
+                if iteration == 2:
+                    _, pid = trainer.workers.foreach_worker(lambda worker: worker.process())[1]
+                    os.kill(pid, signal.SIGKILL)
+                trainer.train()
+            assert learned(trainer) == self.trained(probes.Walk, 4)
+
+    # Stopping does not change the result.
+
+    @pytest.mark.usefixtures("exact")
+    def test_a_restored_run_goes_on_exactly(self, tmp_path: Path) -> None:
+        """Saving and evaluating on the way change nothing, either."""
+        with self.make(probes.Walk) as whole:
+            results = [whole.train() for _ in range(6)]
+            expected = learned(whole)
+        with self.make(probes.Walk) as first:
+            for _ in range(3):
+                first.train()
+                path = first.save(tmp_path)
+                first.evaluate()
+        with self.make(probes.Walk) as second:
+            second.restore(path)
+            resumed = [second.train() for _ in range(3)]
+            assert learned(second) == expected
+        for ours, theirs in zip(resumed, results[3:], strict=True):
+            for key in ("training_iteration", "timesteps_total", "episodes_total", "learner"):
+                assert ours[key] == theirs[key]
+        with Algorithm.from_checkpoint(path, env=probes.Walk) as third:
+            assert type(third) is self.algorithm
+
+    @pytest.mark.usefixtures("exact")
+    def test_an_iteration_that_fails_is_rolled_back(self) -> None:
+        expected = self.trained(probes.Failing, 3)
+        with self.make(probes.Failing) as trainer:
+            trainer.train()
+            before = learned(trainer)
+            probes.Failing.countdown = trainer.config.train_batch_size // 2
+            with pytest.raises(EnvError, match="the step failed"):
+                trainer.train()
+            assert learned(trainer) == before
+            for _ in range(2):
+                trainer.train()
+            assert learned(trainer) == expected
+
+    @pytest.mark.usefixtures("exact")
+    def test_an_iteration_interrupted_anywhere_is_rolled_back(self) -> None:
+        rng = random.Random(0)
+        folders = [Path(outplay.__file__).parent, Path(sys.modules[self.algorithm.__module__].__file__ or "").parent]
+        with self.make(probes.Walk) as whole, self.make(probes.Walk) as trainer:
+            for _ in range(4):
+                lines = interrupt_at(whole.train, folders)
+                for _ in range(3):
+                    if trainer.iteration == whole.iteration:  # the interrupt came after its end
+                        break
+                    with pytest.raises(KeyboardInterrupt):
+                        interrupt_at(trainer.train, folders, rng.randrange(1, lines))
+                if trainer.iteration < whole.iteration:
+                    trainer.train()
+                assert learned(trainer) == learned(whole)
+
+
+@contextmanager
+def running(engine: str) -> Iterator[None]:
+    outplay.shutdown()
+    outplay.init(engine, num_cpus=2)
+    try:
+        yield
+    finally:
+        outplay.shutdown()
+
+
+def learned(trainer: Algorithm) -> bytes:
+    """The weights, and all that the learner would save, as bytes."""
+    state, tensors = trainer.learner.state()
+    weights = trainer.get_policy().get_weights()
+    parts = [np.ascontiguousarray(weights[name]).tobytes() for name in sorted(weights)]
+    parts += [tensors[name].cpu().numpy().tobytes() for name in sorted(tensors)]
+    return b"".join([*parts, repr(state).encode()])
+
+
+def interrupt_at(work: Callable[[], Any], paths: Iterable[Path], at: int | None = None) -> int:
+    """Do this, and count the lines that run in these folders or files. At line `at`, KeyboardInterrupt is raised."""
+    traced = tuple(map(str, paths))
+    count = 0
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal count
+        if not frame.f_code.co_filename.startswith(traced):
+            return None
+        if event == "line":
+            count += 1
+            if count == at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
