@@ -138,7 +138,7 @@ def test_imports_point_one_way() -> None:
     assert sorted(KNOWN - broken) == [], "these are as they should be: remove them from KNOWN"
 
 
-@pytest.mark.parametrize(("library", "home"), [("ray", "engine.ray"), ("typer", "cli")])
+@pytest.mark.parametrize(("library", "home"), [("ray", "engine.ray"), ("pytest", "testing"), ("typer", "cli")])
 def test_some_libraries_are_imported_in_one_place_only(library: str, home: str) -> None:
     importing = {
         module for module, path in MODULES.items() if any(name.split(".")[0] == library for name in imports(path))

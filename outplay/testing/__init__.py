@@ -26,7 +26,7 @@ _SUITES = {
     "EngineConformance": "outplay.testing.engine.suite",
     "VectorConformance": "outplay.testing.vector",
 }
-if "pytest" in sys.modules:  # so that a failing assert shows its values
+if sys.modules.get("pytest") is not None:  # so that a failing assert shows its values
     sys.modules["pytest"].register_assert_rewrite("outplay.testing.engine", *_SUITES.values())
 
 

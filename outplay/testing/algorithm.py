@@ -150,8 +150,8 @@ class AlgorithmConformance:
         for ours, theirs in zip(resumed, results[3:], strict=True):
             for key in ("training_iteration", "timesteps_total", "episodes_total", "learner"):
                 assert ours[key] == theirs[key]
-        with Algorithm.from_checkpoint(path, env=probes.Walk) as third:
-            assert type(third) is self.algorithm
+        with self.algorithm.from_checkpoint(path, env=probes.Walk) as third:
+            assert third.iteration == 3
 
     @pytest.mark.usefixtures("exact")
     def test_an_iteration_that_fails_is_rolled_back(self) -> None:

@@ -1,0 +1,1 @@
+"""The suite for engines, by topic; `suite` has all of it."""
