@@ -53,7 +53,8 @@ class AlgorithmConformance:
 
     def value(self, trainer: Algorithm, observation: np.ndarray) -> float:
         """The value of one observation under the present policy."""
-        return float(trainer.learner.values_of((observation[None],))[0])
+        learner: Any = trainer.learner
+        return float(learner.values_of((observation[None],))[0])
 
     def trained(self, env: Any, iterations: int, **config: Any) -> bytes:
         """Everything that was learned after some iterations."""

@@ -7,17 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outplay import A2C, PG, PPO, Algorithm
+from outplay import A2C, PPO, Algorithm
+from outplay.algorithms import find_algorithm
+from outplay.learning.onpolicy import OnPolicyLearner
+from outplay.registry import algorithms
 from tests import probes
 from tests.algorithms.test_conformance import SETTINGS
 
-ALGORITHMS = [PG, A2C, PPO]
+ALGORITHMS = [
+    algorithm for algorithm in map(find_algorithm, algorithms.shipped) if issubclass(algorithm.Learner, OnPolicyLearner)
+]
 
 
 def learned(
     algorithm: type[Algorithm], env: Any, iterations: int = 28, **config: Any
 ) -> tuple[Algorithm, dict[str, Any]]:
-    settings = {**SETTINGS[algorithm.__name__], "num_envs": 8, "num_workers": 0, **config}
+    settings = {**SETTINGS.get(algorithm.__name__, {}), "num_envs": 8, "num_workers": 0, **config}
     with algorithm(env=env, config=settings) as trainer:
         for _ in range(iterations):
             result = trainer.train()
