@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
     from outplay.envs import register_env
     from outplay.metrics import pretty_print
+    from outplay.registry import *  # noqa: F403
     from outplay.runs.callbacks import Callback
     from outplay.runs.folder import RunFolder
     from outplay.runs.run import Run
-    from outplay.registry import *  # noqa: F403
 
 __version__ = "0.2.0"
 

@@ -166,7 +166,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     with PPO(env=probes.Walk, config=CONFIG) as trainer:
         path = Path(trainer.save(tmp_path))
     assert {file.suffix for file in path.iterdir()} == {".json", ".safetensors"}
-    with pytest.raises(CheckpointError, match=r"names the environment 'tests.probes:Walk', which would be imported"):
+    with pytest.raises(CheckpointError, match=r"names the environment 'outplay.testing.probes:Walk', which"):
         PPO.from_checkpoint(path)
     with PPO.from_checkpoint(path, env=probes.Walk) as one, PPO.from_checkpoint(path, trust=True) as other:
         assert one.policy.flat.equal(other.policy.flat)
