@@ -151,6 +151,16 @@ class ExplorationConfig(Settings):
     )
 
 
+def split_envs(num_envs: int, num_groups: int) -> list[int]:
+    """The sizes of EnvGroups: as equal as possible.
+
+    >>> split_envs(10, 4)
+    [3, 3, 2, 2]
+    """
+    num_groups = min(num_envs, num_groups)
+    return [num_envs // num_groups + (group < num_envs % num_groups) for group in range(num_groups)]
+
+
 _USUAL_GROUPS = 4  # enough for the workers of a small machine; each one costs an inference per step
 
 
@@ -314,6 +324,11 @@ class AlgorithmConfig(Settings):
         if wanted == "auto":
             wanted = self.total_envs if self.is_async else max(_USUAL_GROUPS, self._known_workers)
         return min(self.total_envs, int(wanted))
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """The number of environments in each EnvGroup."""
+        return split_envs(self.total_envs, self.num_groups)
 
     @property
     def is_async(self) -> bool:

@@ -25,7 +25,7 @@ BASICS = (
     "schema",
     "parsing",
     "memory",
-    "cpus",
+    "machine",
     "files",
     "registry",
 )

@@ -17,7 +17,7 @@ from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
 from outplay.collect import AsyncCollector, Collector, Evaluator, RolloutSpec, SyncCollector, torch_threads
 from outplay.config import AlgorithmConfig, plain, validated
-from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env, split_envs
+from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env
 from outplay.errors import ConfigError, EnvError
 from outplay.fragments import Fragment
 from outplay.learning.learner import Learner
@@ -168,7 +168,7 @@ class Algorithm:
 
     @property
     def group_sizes(self) -> list[int]:
-        return split_envs(self.config.total_envs, self.config.num_groups)
+        return self.config.group_sizes
 
     def _rollout_spec(self) -> RolloutSpec:
         config = self.config
@@ -271,7 +271,7 @@ class Algorithm:
         return self._states if self._collector is None else self._collector.states
 
     @property
-    def _task(self) -> Any:
+    def task(self) -> Any:
         """Of the curriculum: what episodes that start now are about."""
         if self._collector is not None:
             return self._collector.task
@@ -334,7 +334,7 @@ class Algorithm:
                 self.config.evaluation_duration,
                 self.config.evaluation_duration_unit,
                 self.config.evaluation_explore,
-                self._task,
+                self.task,
                 self.longest_evaluation_episode,
             )
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 import torch
 
 from outplay.config import AlgorithmConfig
-from outplay.cpus import count_cpus
 from outplay.envs import EnvSpec, Probe
 from outplay.errors import ConfigError
+from outplay.machine import count_cpus
 
 log = logging.getLogger("outplay")
 

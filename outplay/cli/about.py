@@ -15,8 +15,7 @@ _PARTS = ("numpy", "torch", "gymnasium", "ale-py", "ray", "optuna", "onnx", "ten
 
 def info() -> None:
     """Show versions, cores and GPUs."""
-    from outplay.cpus import count_cpus
-    from outplay.engine.slots import visible_gpus
+    from outplay.machine import count_cpus, visible_gpus
 
     rows = {
         "outplay": __version__,

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 from outplay.collect.worker import RolloutWorker
-from outplay.cpus import count_cpus
 from outplay.engine import api as engine
 from outplay.engine.base import Ref
 from outplay.engine.remote import ActorHandle, remote
@@ -21,6 +20,7 @@ from outplay.errors import (
     RunError,
     TaskError,
 )
+from outplay.machine import count_cpus
 from outplay.policies import Weights
 
 log = logging.getLogger("outplay")

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from outplay import spaces
+from outplay.collect.episodes import EpisodeLimits, play_episodes
 from outplay.envs import EnvSpec, make_vector
-from outplay.envs.wrappers import mask_method
+from outplay.envs.group import take_turns
+from outplay.envs.vector import PythonVector
 from outplay.errors import ConfigError, EnvError, RunError
 from outplay.policies import Policy
 from outplay.streams import seed_for, stream
-
-Frames = Generator[tuple[np.ndarray, float, float], None, None]  # a picture, its reward, frames per second
 
 _FORMATS = (".mp4", ".mkv", ".mov", ".webm", ".avi", ".gif")
 _LONGEST = 20_000  # frames
@@ -39,42 +38,61 @@ def check_video(path: Path) -> None:
 
 
 def record_video(
-    spec: EnvSpec, policy: Policy, path: Path, seed: int, explore: bool = False, longest: int | None = None
+    spec: EnvSpec,
+    policy: Policy,
+    path: Path,
+    seed: int,
+    explore: bool = False,
+    longest: int | None = None,
+    task: Any = None,
 ) -> float:
-    """Play one episode, or `longest` steps of it, and write it to `path`; the episode's return."""
+    """Play one episode of at most `longest` steps and write it to `path`. Returns the episode's return."""
     check_video(path)
-    import imageio_ffmpeg
-
     if spec.is_envpool:
         raise EnvError(
             f"environment {spec.name!r} cannot be filmed: EnvPool does not draw pictures of its environments"
         )
-    total = 0.0
-    writer: Any = None
-    frames = _play_atari(spec, policy, seed, explore) if spec.is_atari else _play(spec, policy, seed, explore)
+    limits = EpisodeLimits(total_steps=longest or _LONGEST)
     partial = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _without_a_display(), closing(frames):
-            for number, (frame, reward, fps) in enumerate(frames):
-                total += reward
-                picture = _enlarged(frame)
-                if writer is None:
-                    height, width = picture.shape[:2]
-                    writer = imageio_ffmpeg.write_frames(str(partial), (width, height), fps=fps, macro_block_size=2)
-                    writer.send(None)
-                writer.send(np.ascontiguousarray(picture))
-                if number >= (longest or _LONGEST):
-                    break
-        if writer is not None:
-            writer.close()
+        with _without_a_display(), closing(_screen(spec)) as screen, closing(_Film(partial, screen.fps)) as film:
+
+            def watch(actions: np.ndarray | None, _: np.ndarray) -> None:
+                film.add(screen.picture(seeds, actions))
+
+            seeds, rng = [seed_for(seed, "video")], stream(seed, "video")
+            (results,) = take_turns([play_episodes(screen.vector, policy, seeds, rng, explore, limits, task, watch)])
         partial.replace(path)
     except OSError as error:
         raise RunError(f"the video {path} cannot be written: {error}") from error
     finally:
         with suppress(OSError):
             partial.unlink()
-    return total
+    return float(results.returns[0])
+
+
+class _Film:
+    """A video file; the first picture decides its size."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self._path, self._fps = path, fps
+        self._writer: Any = None
+
+    def add(self, picture: np.ndarray) -> None:
+        import imageio_ffmpeg
+
+        picture = _enlarged(picture)
+        if self._writer is None:
+            height, width = picture.shape[:2]
+            options = {"fps": self._fps, "macro_block_size": 2}
+            self._writer = imageio_ffmpeg.write_frames(str(self._path), (width, height), **options)
+            self._writer.send(None)
+        self._writer.send(np.ascontiguousarray(picture))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
 
 @contextmanager
@@ -103,39 +121,49 @@ def has_display() -> bool:
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def _play(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Frames:
-    env = spec.make(render_mode="rgb_array")
-    masks = mask_method(env)
-    fps = float(env.metadata.get("render_fps") or 30)
-    rng = stream(seed, "video")
-    try:
-        with _told(spec):
-            observation, _ = env.reset(seed=seed_for(seed, "video"))
-            picture = _rendered(env)
-        yield picture, 0.0, fps
-        ended = False
-        state = policy.initial_state(1)
-        while not ended:
-            row = spaces.empty(policy.leaves, 1)
-            spaces.write(observation, policy.leaves, row, 0)
-            mask = None if masks is None else _mask(spec, policy, masks)
-            actions, state, _ = policy.act(row, state, mask, explore, rng)
-            action = spaces.nested_action(policy.action_space, policy.to_env(actions)[0])
-            with _told(spec):
-                observation, reward, terminated, truncated, _ = env.step(action)
-                picture = _rendered(env)
-            ended = bool(terminated or truncated)
-            yield picture, float(reward), fps
-    finally:
-        with _told(spec):
-            env.close()
+def _screen(spec: EnvSpec) -> _Rendered | _Twin:
+    return _Twin(spec) if spec.is_atari else _Rendered(spec)
 
 
-def _mask(spec: EnvSpec, policy: Policy, masks: Callable[[], Any]) -> np.ndarray:
-    with _told(spec):
-        mask = masks()
-    source = f"environment {spec.name!r}: action_masks() returned"
-    return spaces.checked_mask(mask, spaces.mask_sizes(policy.action_space), source)[None]
+class _Rendered:
+    """Pictures that the environment renders."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self._spec = spec
+        self.vector = PythonVector(spec, 1, render_mode="rgb_array")
+        self.fps = float(self.vector.envs[0].metadata.get("render_fps") or 30)
+
+    def picture(self, _: list[int], __: np.ndarray | None) -> np.ndarray:
+        with _told(self._spec):
+            picture: np.ndarray = _rendered(self.vector.envs[0])
+        return picture
+
+    def close(self) -> None:
+        with _told(self._spec):
+            self.vector.close()
+
+
+class _Twin:
+    """The policy sees small grayscale frames; a second game on the same seed and actions shows them in colour."""
+
+    fps = 15.0
+
+    def __init__(self, spec: EnvSpec) -> None:
+        colour = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
+        self.vector = make_vector(spec, 1)
+        self._twin = make_vector(replace(spec, frame_stack=1, env_config={**spec.env_config, **colour}), 1)
+
+    def picture(self, seeds: list[int], actions: np.ndarray | None) -> np.ndarray:
+        if actions is None:
+            pictures = self._twin.reset(np.ones(1, bool), seeds)
+        else:
+            pictures, *_ = self._twin.step(actions)
+        picture: np.ndarray = pictures[0][0, -1]
+        return picture
+
+    def close(self) -> None:
+        self.vector.close()
+        self._twin.close()
 
 
 @contextmanager
@@ -155,30 +183,6 @@ def _rendered(env: Any) -> np.ndarray:
     if not isinstance(frame, np.ndarray) or frame.ndim != 3:
         raise TypeError(f"render() must return an RGB array, not {type(frame).__name__}")
     return frame.astype(np.uint8)
-
-
-def _play_atari(spec: EnvSpec, policy: Policy, seed: int, explore: bool) -> Frames:
-    """The policy sees small grey frames; a twin on the same seed and actions shows the game in colour."""
-    game = make_vector(spec, 1)
-    colour = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
-    twin = make_vector(replace(spec, frame_stack=1, env_config={**spec.env_config, **colour}), 1)
-    rng = stream(seed, "video")
-    everyone, start = np.ones(1, bool), [seed_for(seed, "video")]
-    try:
-        observations = game.reset(everyone, start)
-        pictures = twin.reset(everyone, start)
-        yield pictures[0][0, -1], 0.0, 15.0
-        ended = False
-        state = policy.initial_state(1)
-        while not ended:
-            actions, state, _ = policy.act(observations, state, game.action_masks, explore, rng)
-            observations, rewards, terminated, truncated = game.step(policy.to_env(actions))
-            pictures, *_ = twin.step(policy.to_env(actions))
-            ended = bool(terminated[0] or truncated[0])
-            yield pictures[0][0, -1], float(rewards[0]), 15.0
-    finally:
-        game.close()
-        twin.close()
 
 
 def _enlarged(frame: np.ndarray) -> np.ndarray:

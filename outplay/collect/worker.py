@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from outplay.collect.episodes import EpisodeLimits, EpisodeResults, play_episodes
-from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector, split_envs
+from outplay.config import split_envs
+from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector
 from outplay.envs.deadline import end_called_off, may_end_process
 from outplay.envs.group import take_turns
 from outplay.fragments import Fragment

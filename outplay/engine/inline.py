@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from outplay.cpus import count_cpus
 from outplay.engine import serialize
 from outplay.engine.base import (
     Attempt,
@@ -31,7 +30,7 @@ from outplay.engine.base import (
 from outplay.engine.definitions import ReusableValues, reusable_values
 from outplay.engine.endings import close, left
 from outplay.engine.options import Options, Reservation
-from outplay.engine.slots import Lease, Slots, this_node, visible_gpus
+from outplay.engine.slots import Lease, Slots, this_node
 from outplay.errors import (
     ActorDiedError,
     EngineError,
@@ -40,6 +39,7 @@ from outplay.errors import (
     ResourceError,
     TaskCancelledError,
 )
+from outplay.machine import count_cpus, visible_gpus
 
 _CTRL_C = (KeyboardInterrupt,)
 _ids = itertools.count(1)

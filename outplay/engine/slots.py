@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
 import socket
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from outplay.engine.options import check_fits
@@ -187,12 +184,3 @@ def this_node(resources: dict[str, float]) -> dict[str, Any]:
 def thread_caps(count: int) -> dict[str, str]:
     """Environment variables that keep numerical libraries to `count` threads."""
     return {name: str(count) for name in _THREAD_VARIABLES}
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES would name them; nothing is imported to find out."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [name for name in chosen.split(",") if name.strip() and name.strip() != "-1"]
-    devices = [path.name for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
-    return [str(i) for i in range(len(devices))]

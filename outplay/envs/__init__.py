@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outplay.envs.group import EnvGroup, GroupState, split_envs
+from outplay.envs.group import EnvGroup, GroupState
 from outplay.envs.lookup import (
     EnvSpec,
     check_trust,
@@ -34,5 +34,4 @@ __all__ = [
     "make_vector",
     "probe_env",
     "register_env",
-    "split_envs",
 ]

@@ -83,6 +83,10 @@ def may_end_process() -> None:
     _may_end_process = True
 
 
+def is_worker_process() -> bool:
+    return _may_end_process
+
+
 def _put_off_end(seconds: float) -> None:
     """End this process in about twice the time. That takes a thread, without Python: it is not started every time."""
     global _armed

@@ -46,16 +46,6 @@ class Actor(Protocol):
     def initial_state(self, lanes: int) -> PolicyState: ...
 
 
-def split_envs(num_envs: int, num_groups: int) -> list[int]:
-    """The sizes of EnvGroups: as equal as can be, and the same whatever the number of workers.
-
-    >>> split_envs(10, 4)
-    [3, 3, 2, 2]
-    """
-    num_groups = min(num_envs, num_groups)
-    return [num_envs // num_groups + (group < num_envs % num_groups) for group in range(num_groups)]
-
-
 @dataclass
 class GroupState:
     """How to rebuild an EnvGroup: the episode of each lane and the actions in it so far, or the vector's own state."""

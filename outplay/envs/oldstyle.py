@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from outplay.engine import api as engine
+from outplay.envs.deadline import is_worker_process
 from outplay.envs.wrappers import layers
 from outplay.errors import EnvError
 
@@ -31,7 +31,7 @@ def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
             raise EnvError(f"environment {name!r} (a {type(env).__name__}) has no {part}; see docs/environments.md")
     if isinstance(env, gymnasium.Env) and _takes_seed(env):
         return env
-    if name not in _warned and not engine._is_inside_call():  # workers need not say it again
+    if name not in _warned and not is_worker_process():  # workers need not say it again
         _warned.add(name)
         log.warning(
             "environment %r is written for an older Gym and was adapted; to bring it up to date, derive it from "

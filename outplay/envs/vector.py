@@ -80,10 +80,10 @@ class PythonVector:
     inexact = ""
     episodes_per_seed = 1
 
-    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+    def __init__(self, spec: EnvSpec, num_envs: int, render_mode: str | None = None) -> None:
         self.name = spec.name
         self.num_envs = num_envs
-        self.envs = [spec.make() for _ in range(num_envs)]
+        self.envs = [spec.make(render_mode=render_mode) for _ in range(num_envs)]
         self.observation_space = spaces.without_text(self.envs[0].observation_space)
         self.action_space = self.envs[0].action_space
         self._after_reset, self._after_step, self._after_masks = (

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from outplay.config import AsyncConfig, Fraction, NotNegative, Positive, Processes, at
 from outplay.cudagraphs import Minibatch
-from outplay.envs import split_envs
 from outplay.errors import ConfigError
 from outplay.fragments import Batch, Fragment
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments, mean_metrics
@@ -111,7 +110,7 @@ class ReplayLearner(Learner[C]):
             action_shape=self.distribution.shape,
             num_actions=self.distribution.num_params if is_discrete else None,
         )
-        self.groups = dict(enumerate(split_envs(config.total_envs, config.num_groups)))
+        self.groups = dict(enumerate(config.group_sizes))
         least = (config.fragment_length + config.n_step + frame_stack) * config.total_envs
         if config.buffer_size < least:
             raise ConfigError(

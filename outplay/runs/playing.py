@@ -88,7 +88,7 @@ def play(
         if video is not None:
             try:
                 metrics["video_return"] = record_video(
-                    algorithm.env_spec, algorithm.policy, video, algorithm.config.seed, explore, longest
+                    algorithm.env_spec, algorithm.policy, video, algorithm.config.seed, explore, longest, algorithm.task
                 )
                 metrics["video"] = str(video)
             except OutplayError as error:  # told after the metrics, which are good
@@ -107,7 +107,8 @@ def record_run(folder: RunFolder, algorithm: Algorithm) -> Path | None:
     """A video of one episode in the run folder. A run without its video is finished all the same."""
     path, longest = folder.videos_path / f"{name_of(algorithm.iteration)}.mp4", algorithm.longest_evaluation_episode
     try:
-        record_video(algorithm.env_spec, algorithm.policy, path, algorithm.config.seed, longest=longest)
+        seed, task = algorithm.config.seed, algorithm.task
+        record_video(algorithm.env_spec, algorithm.policy, path, seed, longest=longest, task=task)
     except OutplayError as error:
         log.warning("there is no video: %s", error)
         return None

@@ -163,7 +163,7 @@ def test_resources_are_told() -> None:
 
 
 def gpus() -> int:
-    from outplay.engine.slots import visible_gpus
+    from outplay.machine import visible_gpus
 
     return len(visible_gpus())
 

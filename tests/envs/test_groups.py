@@ -10,7 +10,8 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outplay.envs import EnvGroup, GroupState, make_vector, split_envs
+from outplay.config import split_envs
+from outplay.envs import EnvGroup, GroupState, make_vector
 from tests.envs.test_vectors import VECTORS
 
 

@@ -6,7 +6,7 @@ import mmap
 import os
 import threading
 
-from outplay.cpus import count_cpus
+from outplay.machine import count_cpus
 
 # One core does not reach the memory's bandwidth; more threads than a few, or than cores, do not help either.
 _THREADS = min(4, count_cpus())

@@ -10,13 +10,12 @@ import subprocess
 import sys
 import tempfile
 
-from outplay.cpus import count_cpus
 from outplay.engine.endings import CLOSE_S
 from outplay.engine.process.engine import ProcessEngine
 from outplay.engine.process.reaping import raise_file_limit
 from outplay.engine.process.wire import DRIVER, HUB
-from outplay.engine.slots import visible_gpus
 from outplay.errors import EngineError
+from outplay.machine import count_cpus, visible_gpus
 from outplay.memory import machine_memory
 
 _BOOT = (
