@@ -57,6 +57,7 @@ from outplay.errors import (
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
     from outplay.envs import register_env
+    from outplay.envs.check import check_env
     from outplay.metrics import pretty_print
     from outplay.registry import *  # noqa: F403
     from outplay.runs.callbacks import Callback
@@ -70,6 +71,7 @@ _LAZY = {
     **dict.fromkeys(registry.__all__, "outplay.registry"),
     "Algorithm": "outplay.algorithms.algorithm",
     "register_env": "outplay.envs",
+    "check_env": "outplay.envs.check",
     "pretty_print": "outplay.metrics",
     "Callback": "outplay.runs.callbacks",
     "Run": "outplay.runs.run",
@@ -120,6 +122,7 @@ __all__ = [
     "__version__",
     "available_resources",
     "cancel",
+    "check_env",
     "cluster_resources",
     "get",
     "get_actor",

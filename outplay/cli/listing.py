@@ -62,14 +62,12 @@ def check_env(
     config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of env_config; may be repeated.")] = None,
 ) -> None:
     """Tell what is wrong with an environment."""
-    from outplay.envs.check import check_env as check
-    from outplay.envs.lookup import EnvSpec, find_env
+    import outplay
     from outplay.runs.experiments import parse_setting
 
-    name, factory = find_env(env)
-    spec = EnvSpec(name, factory, dict(parse_setting(text, "--config") for text in config or []))
+    env_config = dict(parse_setting(text, "--config") for text in config or [])
     problems = 0
-    for kind, sentence in check(spec):
+    for kind, sentence in outplay.check_env(env, env_config):
         typer.echo(f"{kind:<8} {sentence}")
         problems += kind == "problem"
     typer.echo("no problem found" if not problems else f"{problems} problem{'s' if problems > 1 else ''} found")

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from outplay import spaces
-from outplay.envs.lookup import EnvSpec
+from outplay.envs.lookup import EnvSpec, find_env
 from outplay.envs.making import has_native_vector
 from outplay.envs.oldstyle import OldStyleEnv
 from outplay.envs.probe import probe_env
@@ -20,8 +20,20 @@ from outplay.errors import OutplayError
 _STEPS = 1000
 
 
-def check_env(spec: EnvSpec) -> Iterator[tuple[str, str]]:
-    """(kind, sentence) of all that was found; the kinds are "ok", "note" and "problem"."""
+def check_env(env: Any, env_config: dict[str, Any] | None = None) -> Iterator[tuple[str, str]]:
+    """Check an environment: an id, a class, an import path or an EnvSpec.
+
+    Yields (kind, sentence) for each finding; the kinds are "ok", "note" and "problem".
+
+    >>> problems = [sentence for kind, sentence in outplay.check_env(MyEnv) if kind == "problem"]
+    """
+    if isinstance(env, EnvSpec):
+        return _findings(env)
+    name, factory = find_env(env)
+    return _findings(EnvSpec(name, factory, env_config or {}))
+
+
+def _findings(spec: EnvSpec) -> Iterator[tuple[str, str]]:
     if spec.is_atari or spec.is_envpool:
         inexact = probe_env(spec).inexact
         yield "ok", f"{'EnvPool' if spec.is_envpool else 'ale-py'} steps it natively"
