@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outplay import registry
 from outplay.errors import CallbackError, CheckpointError, ConfigError, nearest, shortened
 from outplay.imports import import_for
 
@@ -63,10 +64,20 @@ class Callback:
 _METHODS = frozenset(name for name in vars(Callback) if name.startswith("on_"))
 
 
-def find_callback(path: str, folders: Iterable[Path] = ()) -> type[Callback]:
-    """The class that an import path (`module:Class`) names. Its module is looked up in `folders`, too."""
-    module_name, colon, name = path.partition(":")
-    if not colon or not module_name or not name:
+def find_callback(name: str, folders: Iterable[Path] = ()) -> type[Callback]:
+    """The class that an import path (`module:Class`) names, or that an installed package registers by this name.
+
+    The module of an import path is looked up in `folders`, too.
+    """
+    found = _import(name, folders) if ":" in name else registry.callbacks.load(name)
+    if not (isinstance(found, type) and issubclass(found, Callback)):
+        raise ConfigError(f"callbacks: {name!r} is no subclass of outplay.Callback")
+    return found
+
+
+def _import(path: str, folders: Iterable[Path]) -> Any:
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
         raise ConfigError(f"callbacks: an import path (module:Class) is needed, not {shortened(path)!r}")
     found: Any = import_for(f"the callback {path!r}", module_name, folders, ConfigError)
     for part in name.split("."):
@@ -74,13 +85,11 @@ def find_callback(path: str, folders: Iterable[Path] = ()) -> type[Callback]:
             known = [key for key, value in vars(found).items() if isinstance(value, type)] or ["a class"]
             raise ConfigError(f"callbacks: module {module_name!r} has no {part!r}{nearest(part, known)}")
         found = getattr(found, part)
-    if not (isinstance(found, type) and issubclass(found, Callback)):
-        raise ConfigError(f"callbacks: {path!r} is no subclass of outplay.Callback")
     return found
 
 
 def make_callbacks(paths: Sequence[str], objects: Sequence[Any], folders: Iterable[Path]) -> list[Callback]:
-    """A run's callbacks: those that are named by import paths, then the given objects."""
+    """A run's callbacks: those that are named, then the given objects."""
     folders = list(folders)
     made: list[Callback] = []
     for path in paths:
@@ -107,9 +116,9 @@ def _check(callback: Any) -> None:
 
 
 def check_callback_trust(recorded: Sequence[str], given: Sequence[str], trust: bool, where: str) -> None:
-    """Import paths on disk are not imported unless the user repeats or trusts them."""
+    """Import paths on disk are not imported unless the user repeats or trusts them; installed packages are trusted."""
     for path in recorded:
-        if path not in given and not trust:
+        if ":" in path and path not in given and not trust:
             raise CheckpointError(
                 f"{where} names the callback {path!r}, which would be imported; if you trust it, repeat it with "
                 f"--callback {path}, or add --trust"

@@ -73,7 +73,9 @@ class Experiment(Settings):
         10, description="Keep the last so many checkpoints, and the one with the best return; null keeps all."
     )
     loggers: list[Literal["csv", "tensorboard"]] = Field([], description="Where metrics go besides metrics.jsonl.")
-    callbacks: list[str] = Field([], description="Import paths (module:Class) of callbacks: see callbacks.md.")
+    callbacks: list[str] = Field(
+        [], description="Callbacks: import paths (module:Class), or names that installed packages register."
+    )
     import_from: list[str] = Field(
         [],
         description="With --trust: folders where the environment's module is looked up too; a run records where it "

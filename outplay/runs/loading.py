@@ -96,7 +96,7 @@ def with_settings(experiment: Experiment, algorithm: Algorithm, settings: Mappin
 def as_recorded(experiment: Experiment, algorithm: Algorithm) -> dict[str, Any]:
     """What config.yaml says of a run: all settings, and where its modules were found."""
     body = experiment.model_dump(mode="json", exclude={"name", "env", "config"})
-    found = [folder for path in experiment.callbacks for folder in import_folders(path)]
+    found = [folder for path in experiment.callbacks if ":" in path for folder in import_folders(path)]
     body["import_from"] = list(dict.fromkeys(str(folder) for folder in [*algorithm.env_folders, *found]))
     body["config"] = {key: value for key, value in algorithm.get_config().items() if key != "env"}
     return {"env": import_path(algorithm.env_spec.name), **body}

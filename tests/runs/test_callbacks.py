@@ -301,7 +301,8 @@ class Misspelt(Callback):
         (5, "an outplay.Callback or an import path (module:Class) is needed, not 5"),
         (Log, "; make one: Log()"),
         (Misspelt(), "Misspelt: on_results is never called. Did you mean 'on_result'?"),
-        ("nothing", "an import path (module:Class) is needed, not 'nothing'"),
+        ("nothing", "no callback 'nothing'; no installed package registers one"),
+        (":Thing", "an import path (module:Class) is needed, not ':Thing'"),
         ("nowhere:Thing", "no module 'nowhere' for the callback 'nowhere:Thing'"),
         ("tests.runs.test_callbacks:Logg", "has no 'Logg'. Did you mean 'Log'?"),
         ("tests.runs.test_callbacks:make", "'tests.runs.test_callbacks:make' is no subclass of outplay.Callback"),
@@ -424,6 +425,21 @@ def test_names_in_a_run_are_not_imported_unless_repeated_or_trusted(
     assert scene.outplay(*resume, "--stop", "training_iteration=5", *both) == 2
     assert "no module 'mycallbacks' for the callback 'mycallbacks:Counter'" in capsys.readouterr().err
     assert scene.outplay(*resume, "--stop", "training_iteration=5", "--trust") == 0
+
+
+def test_a_name_of_an_installed_package_is_trusted(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    info = scene.folder / "site" / "mine-1.0.dist-info"
+    info.mkdir(parents=True)
+    (scene.folder / "site" / "mycallbacks.py").write_text(MODULE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[outplay.callbacks]\ncounter = mycallbacks:Counter\n")
+    scene.path.append(str(scene.folder / "site"))
+    assert scene.outplay(*TRAIN, "--callback", "counter", "--json") == 0
+    assert [json.loads(line)["calls"] for line in capsys.readouterr().out.splitlines()] == [1, 2]
+    recorded = outplay.RunFolder(scene.run()).experiment(trust=True)
+    assert (recorded.callbacks, recorded.import_from) == (["counter"], [])
+    assert scene.outplay("train", "--resume", str(scene.run()), "--stop", "training_iteration=3", "--json") == 0
+    assert [json.loads(line)["calls"] for line in capsys.readouterr().out.splitlines()] == [1]
 
 
 def test_names_in_python(scene: Scene) -> None:
