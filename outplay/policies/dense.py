@@ -1,4 +1,4 @@
-"""Acting for a few rows in numpy: there, a call of torch takes several times as long as the work that it does."""
+"""Acting for a few rows in numpy: for so few, the overhead of torch's calls is several times the computation."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _ACTIVATIONS: dict[type[nn.Module], Callable[[Array], Any]] = {  # in place
     nn.Identity: lambda x: x,
 }
 _CHOICES = (spaces.Discrete, spaces.MultiDiscrete)
-_LONGEST_SUM = 4096  # longer ones BLAS may divide among threads: then rounding would depend on their number
+_LONGEST_SUM = 4096  # BLAS may split longer ones among threads: rounding would depend on their number
 
 
 class Dense:
-    """A network that stands still and is nothing but numbers in, linear layers, and one linear head.
+    """A frozen network in numpy: vectors of numbers in, linear layers, one linear head.
 
     >>> if dense := Dense.of(policy.network):
-    ...     outputs = dense(observations)  # (B, P): what the network says, but for rounding
+    ...     outputs = dense(observations)  # (B, P): the network's outputs, up to rounding
     """
 
-    FEW_ROWS = 4  # each costs as much again, which torch's rows hardly do: with wide layers it is ahead before long
+    FEW_ROWS = 4  # the cost grows with each row, torch's hardly does: with wide layers torch is soon faster
 
     def __init__(self, network: Network, head: tuple[Array, Array]) -> None:
         layers = list(network.hidden)
@@ -48,7 +48,7 @@ class Dense:
 
     @classmethod
     def of(cls, network: Network) -> Self | None:
-        """None if it is of another kind: images, choices among the inputs, lower precision, noise, distributions."""
+        """None for other networks: images, one-hot inputs, lower precision, noisy layers, distributional outputs."""
         layers = list(network.hidden)
         if any(leaf.is_image or isinstance(leaf.space, _CHOICES) for leaf in network.leaves):
             return None
@@ -60,8 +60,8 @@ class Dense:
         return None if head is None else cls(network, (_array(head[0]), _array(head[1])))
 
     def __call__(self, observations: Leaves) -> Array:
-        """Each row by itself, so that it is the same in whatever company."""
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told when the Fragment is whole
+        """Each row is computed separately, so that it does not depend on the other rows."""
+        with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are reported with the Fragment
             x = self._features(observations)
             for weight, bias, activation in self._layers:
                 x = np.vecdot(weight, x[:, None])
@@ -84,7 +84,7 @@ class Dense:
 
 
 def _array(tensor: Any) -> Array:
-    """A copy: what is made from the same weights belongs together, whatever becomes of them."""
+    """A copy: later changes of the weights in place must not mix old and new layers."""
     array: Array = tensor.detach().numpy().copy()
     return array
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from outplay.envs import EnvSpec, Vector, find_env, make_vector
-from outplay.spaces import flat_action
+from outplay.spaces import flat_action, mask_sizes, sample_allowed
 
 Array = np.ndarray
 
@@ -61,16 +61,32 @@ class VectorConformance:
 
     def test_arrays_have_the_shapes_and_types_of_the_spaces(self, vector: Vector) -> None:
         observations = everyone_reset(vector)
+        playing = np.ones(vector.num_envs, bool)
         for _ in range(3):
             assert len(observations) == len(vector.leaves)
             for leaf, array in zip(vector.leaves, observations, strict=True):
                 assert array.shape == (vector.num_envs, *leaf.shape)
                 assert array.dtype == leaf.dtype
                 assert np.isfinite(array).all()
-            observations, rewards, terminated, truncated = vector.step(actions(vector, np.random.default_rng(0)))
+            chosen = actions(vector, np.random.default_rng(0))
+            observations, rewards, terminated, truncated = vector.step(chosen, playing)
+            playing = playing & ~(terminated | truncated)
             assert rewards.shape == terminated.shape == truncated.shape == (vector.num_envs,)
             assert np.isfinite(rewards).all()
             assert terminated.dtype == truncated.dtype == bool
+
+    def test_masks_allow_an_action_in_each_environment(self, vector: Vector) -> None:
+        everyone_reset(vector)
+        if vector.action_masks is None:
+            pytest.skip("it has no action masks")
+        ends = np.cumsum(mask_sizes(vector.action_space))
+        playing = np.ones(vector.num_envs, bool)
+        for _ in range(20):
+            assert vector.action_masks.shape == (vector.num_envs, ends[-1])
+            assert vector.action_masks.dtype == bool
+            assert all(part.any(-1).all() for part in np.split(vector.action_masks, ends[:-1], -1))
+            _, _, terminated, truncated = vector.step(actions(vector, np.random.default_rng(0)), playing)
+            playing &= ~(terminated | truncated)
 
     def test_equal_seeds_give_equal_episodes(self, exact: tuple[Vector, Vector]) -> None:
         one, other = exact
@@ -84,7 +100,7 @@ class VectorConformance:
         rng = np.random.default_rng(0)
         playing = np.ones(3, bool)
         for _ in range(3):
-            observations, _, terminated, truncated = vector.step(actions(vector, rng))
+            observations, _, terminated, truncated = vector.step(actions(vector, rng), playing)
             playing &= ~(terminated | truncated)
         before = [leaf.copy() for leaf in observations]
         after = vector.reset(np.array([False, True, False]), [9])
@@ -153,8 +169,10 @@ def everyone_reset(vector: Vector) -> tuple[Array, ...]:
 
 
 def actions(vector: Vector, rng: np.random.Generator) -> Array:
-    """One action for each environment, drawn at random from its space."""
+    """One action for each environment, drawn at random from its space; an allowed one where there are masks."""
     space = copy.deepcopy(vector.action_space)
+    if vector.action_masks is not None:
+        return np.stack([sample_allowed(space, mask, rng) for mask in vector.action_masks])
     space.seed(int(rng.integers(2**31)))
     return np.stack([flat_action(space, space.sample()) for _ in range(vector.num_envs)])
 

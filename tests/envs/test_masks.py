@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -13,6 +13,7 @@ from outplay import PPO, EnvError
 from outplay.envs import EnvSpec, make_vector, probe_env
 from outplay.envs.check import check_env
 from outplay.spaces import checked_mask, mask_sizes, sample_allowed
+from outplay.testing import VectorConformance
 from tests import probes
 from tests.policies.test_recurrent_and_masked import Maze
 
@@ -49,6 +50,15 @@ class Flawed(Maze):
 
     def step(self, action: Any) -> Any:
         return self._observe(), 0.0, False, False, {}
+
+
+class TestMaze(VectorConformance):
+    env = Maze
+
+
+class TestMazeOfParts(VectorConformance):
+    env = Maze
+    env_config: ClassVar[dict[str, Any]] = {"parts": True}
 
 
 def test_masks_are_those_of_the_present_observation() -> None:
