@@ -35,6 +35,12 @@ def check_video(path: Path) -> None:
         raise ConfigError(f"--video {path}: the file's name must end in {', '.join(_FORMATS)}")
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise RunError("videos need imageio-ffmpeg: pip install 'outplay[video]'")
+    import imageio_ffmpeg
+
+    try:
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except RuntimeError as error:
+        raise RunError(f"videos need ffmpeg: {error}") from error
 
 
 def record_video(

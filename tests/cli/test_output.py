@@ -228,3 +228,12 @@ def test_a_run_whose_video_fails_is_finished(tmp_path: Path, caplog: pytest.LogC
     assert run.video is None
     assert "there is no video: environment 'tests.probes:Drawn' cannot be filmed" in caplog.text
     assert json.loads((run.folder.path / "status.json").read_text())["state"] == "finished"
+
+
+def test_without_ffmpeg_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise RuntimeError("No ffmpeg exe could be found.")
+
+    monkeypatch.setattr("imageio_ffmpeg.get_ffmpeg_exe", missing)
+    with pytest.raises(RunError, match=r"videos need ffmpeg: No ffmpeg exe could be found"):
+        record_video(EnvSpec("CartPole-v1"), None, tmp_path / "game.mp4", 0)  # type: ignore[arg-type]
