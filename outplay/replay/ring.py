@@ -295,7 +295,9 @@ class Replay:
                 leaf[row] = value
         return Transitions(
             observations,
-            self.actions.reshape(-1, *self.actions.shape[2:])[rows],
+            self.actions.take(rows)
+            if self.actions.ndim == 2
+            else self.actions.reshape(-1, *self.actions.shape[2:])[rows],
             rewards,
             following,
             (discount * ~terminated).astype(np.float32, copy=False),
