@@ -1,4 +1,4 @@
-"""Timers, running statistics, episode figures."""
+"""Timers, running statistics, episode metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Timers:
-    """Seconds by the name of a stage.
+    """Accumulates the seconds of named stages.
 
     >>> timers = Timers()
     >>> with timers("learn"):
@@ -24,7 +24,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
-        self.stage = ""  # that runs now
+        self.stage = ""  # the current one
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -40,18 +40,18 @@ class Timers:
         self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
 
     def take(self) -> dict[str, float]:
-        """What has been counted since the last call."""
+        """Return the seconds per stage since the last call, and reset."""
         taken, self._seconds = self._seconds, {}
         return taken
 
 
 class EpisodeWindow:
-    """The last episodes, and figures over them."""
+    """Returns and lengths of the last episodes, and metrics over them."""
 
     def __init__(self, size: int) -> None:
         self.returns: deque[float] = deque(maxlen=size)
         self.lengths: deque[int] = deque(maxlen=size)
-        self.running: float | None = None  # over all episodes, those long ago counting for less and less
+        self.running: float | None = None  # exponential moving average of returns
         self.total = 0
 
     def add(self, returns: Iterable[float], lengths: Iterable[int]) -> None:
@@ -61,10 +61,10 @@ class EpisodeWindow:
             self.running = running_mean(self.running, float(value))
             self.total += 1
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         return {
             "episodes_total": self.total,
-            **episode_figures(self.returns, self.lengths),
+            **episode_metrics(self.returns, self.lengths),
             "episode_return_running": math.nan if self.running is None else self.running,
         }
 
@@ -81,17 +81,17 @@ class EpisodeWindow:
         self.lengths.clear()
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
-        self.running = state.get("running")  # checkpoints of 0.2.0 do not have it
+        self.running = state.get("running")  # not in checkpoints of 0.2.0
         self.total = int(state["total"])
 
 
 def running_mean(before: float | None, value: float) -> float:
-    """The running mean after one more value: 0.99 of what it was and 0.01 of the value; the first is taken as it is."""
+    """Exponential moving average with decay 0.99, updated with `value`; `before` is None for the first value."""
     return value if before is None else 0.99 * before + 0.01 * value
 
 
-def episode_figures(returns: Iterable[float], lengths: Iterable[int]) -> dict[str, float]:
-    """Mean, least and greatest return, mean length; not-a-number before the first episode has ended."""
+def episode_metrics(returns: Iterable[float], lengths: Iterable[int]) -> dict[str, float]:
+    """Mean, minimum and maximum return, mean length; NaN without episodes."""
     values, steps = list(returns), list(lengths)
     if not values:
         return dict.fromkeys(
@@ -106,7 +106,7 @@ def episode_figures(returns: Iterable[float], lengths: Iterable[int]) -> dict[st
 
 
 class RunningMoments:
-    """Mean and variance of everything seen, one batch after the other (Chan et al. 1979), in double precision."""
+    """Running mean and variance over batches (Chan et al. 1979), in double precision."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.count = 0.0
@@ -124,7 +124,7 @@ class RunningMoments:
         self.count, self.mean, self.variance = count, mean, variance
 
     def merge(self, count: int, mean: np.ndarray, variance: np.ndarray) -> None:
-        """Take in `count` rows of this mean and variance."""
+        """Add `count` rows with this mean and variance."""
         total = self.count + count
         delta = mean - self.mean
         squares = (self.variance * self.count if self.count else 0.0) + variance * count
@@ -134,7 +134,7 @@ class RunningMoments:
 
 
 def pretty_print(result: dict[str, Any]) -> str:
-    """A result or a configuration as readable text, nested things indented.
+    """Format a result or a configuration as text; nested dicts are indented.
 
     >>> print(pretty_print({"timesteps_total": 2048, "learner": {"kl": 0.01234567}}))
     learner:

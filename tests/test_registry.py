@@ -248,7 +248,7 @@ def test_a_strangers_algorithm_and_environment_are_trained(
     assert trained.returncode == 0, trained.stderr
     resumed = command("train", "--resume", "strange", "--stop", "training_iteration=2")
     assert resumed.returncode == 0, resumed.stderr
-    assert "went on from iteration 1" in resumed.stderr
+    assert "resumed from iteration 1" in resumed.stderr
     played = command("evaluate", "strange", "--episodes", "2")
     assert "SlowA2C on stranger.Corridor, iteration 2" in played.stdout, played.stderr
     broken = command("train", "--run", "Broken", "--env", "CartPole-v1")

@@ -1,4 +1,4 @@
-"""A2C: the synchronous advantage actor-critic (Mnih et al. 2016, without the asynchrony). One gradient per batch."""
+"""A2C: synchronous advantage actor-critic (Mnih et al. 2016, without the asynchrony). One gradient step per batch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from outplay.policies import masked
 class A2COptimizerConfig(OptimizerConfig):
     """The optimizer's arguments. The learning rate is `lr`."""
 
-    # Without momentum: gradients of single batches are too noisy, and too different from one batch to the next, for it.
-    type: Literal["adam", "rmsprop", "sgd"] = Field("rmsprop", description="Which optimizer.")
+    # RMSProp has no momentum: gradients of single small batches are too noisy for momentum.
+    type: Literal["adam", "rmsprop", "sgd"] = Field("rmsprop", description="Optimizer.")
 
 
 class A2CConfig(ActorCriticConfig):
@@ -32,18 +32,20 @@ class A2CConfig(ActorCriticConfig):
     lr: NotNegative = with_default(AlgorithmConfig, "lr", 7e-4)
     critic_lr_scale: Annotated[float, Field(gt=0)] = Field(
         3.0,
-        description="Learning rate of the value network relative to lr, if it shares no layers with the policy. With "
-        "one gradient per batch, a critic that learns as fast as the policy lags behind it.",
+        description="Learning rate of the critic as a multiple of lr, if it shares no layers with the policy. With "
+        "one gradient step per batch, a critic at the same learning rate lags behind the policy.",
     )
     optimizer: A2COptimizerConfig = Field(A2COptimizerConfig(), description="The optimizer and its arguments.")
     normalize_advantages: bool = Field(
         False,
-        description="Standardize the advantages of each batch. Otherwise they are divided by the standard deviation of "
-        "the returns (if normalize_values), so that they shrink as the policy improves.",
+        description="Standardize advantages per batch; otherwise they are divided by the standard deviation of the "
+        "returns (if normalize_values), so that they shrink as the policy improves.",
     )
 
 
 class A2CLearner(OnPolicyLearner[A2CConfig]):
+    """One gradient step per batch."""
+
     def parameter_groups(self) -> Sequence[ParameterGroup]:
         (whole,) = super().parameter_groups()
         if self.actor_critic.shares_layers:
@@ -53,7 +55,7 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
         return [replace(actor, name="actor"), critic_group]
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
-        """One step down −log π(a) A + c_v (V − target)² − c_e H, averaged over the batch."""
+        """One gradient step on −log π(a) A + c_v (V − target)² − c_e H, averaged over the batch."""
         config = self.config
         estimates = self.estimates(batch, config.lambda_, config.use_gae)
         if config.normalize_values:

@@ -1,4 +1,4 @@
-"""The Algorithm: wires workers and learner into one iteration. Its API has the names of RLlib's trainers."""
+"""Algorithm: connects workers and learner into training iterations. Its API has the names of RLlib's trainers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from outplay.algorithms import iteration, saving
+from outplay.algorithms import iteration, saving, setup
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
-from outplay.collect import AsyncCollector, Collector, Evaluator, RolloutSpec, SyncCollector, torch_threads
+from outplay.collect import AsyncCollector, Collector, Evaluator, SyncCollector, torch_threads
 from outplay.config import AlgorithmConfig, plain, validated
-from outplay.envs import EnvSpec, GroupState, check_trust, env_name, find_env, import_folders, probe_env
-from outplay.errors import ConfigError, EnvError
+from outplay.envs import GroupState, check_trust, find_env, import_folders, probe_env
 from outplay.fragments import Fragment
 from outplay.learning.learner import Learner
 from outplay.memory import enough_memory
@@ -26,7 +25,7 @@ from outplay.metrics import EpisodeWindow, Timers
 from outplay.policies import Policy, PolicySpec, Weights
 from outplay.runs.checkpoint import (
     Checkpoint,
-    OnDisk,
+    SavedSegments,
     name_of,
     read_checkpoint,
     read_state,
@@ -43,14 +42,14 @@ _ATARI_EVALUATION_FRAMES = 18_000  # 5 minutes of play
 
 @dataclass(frozen=True)
 class Resources:
-    """CPUs and GPUs that an algorithm takes."""
+    """CPUs and GPUs that an algorithm uses."""
 
     cpus: int
     gpus: int
 
 
 class Algorithm:
-    """One algorithm with its environments. Subclasses, as PPO, name their settings and learner.
+    """Base class of algorithms. A subclass, as PPO, sets `Config` and `Learner`.
 
     >>> with PPO(env="CartPole-v1", config={"num_workers": 2}) as trainer:
     ...     for _ in range(10):
@@ -71,125 +70,72 @@ class Algorithm:
         folders: Iterable[Path] = (),
         resuming: bool = False,
     ) -> None:
-        """`folders`: where the module of an import path is looked up, too. `resuming`: a checkpoint will be restored,
-        so settings that its result depends on stay as they are."""
-        if isinstance(config, AlgorithmConfig):
-            config = {name: getattr(config, name) for name in config.model_fields_set}
-        if config is not None and not isinstance(config, Mapping):
-            raise ConfigError(f"config: settings (key: value) are needed, not {config!r}")
-        given = dict(config or {})
-        other = given.pop("env", None)
-        if env is not None and other is not None and env_name(env) != env_name(other):
-            raise ConfigError(f"two environments are named: env is {env!r}, and env in config is {other!r}")
-        env = other if env is None else env
-        if env is None:
-            raise ConfigError(f"{type(self).__name__} needs an environment: env='CartPole-v1', a class, an import path")
+        """Check the environment and the settings, and make the network. Workers start on first use.
+
+        `env` is a Gymnasium id, a class, an import path or a registered name. `folders` are additional folders to
+        import modules from. `resuming`: keep settings that are part of the result, for a checkpoint that is restored.
+        """
+        algorithm = type(self).__name__
+        env, settings = setup.env_and_settings(algorithm, env, config)
         name, factory = find_env(env, folders)
         self.env_folders = import_folders(name)
-        self.config = validated(self.Config, {**given, "env": name}, f"{type(self).__name__} config")
+        self.config = validated(self.Config, {**settings, "env": name}, f"{algorithm} config")
         log.setLevel(self.config.log_level)
-        self.env_spec = EnvSpec(
-            name=name,
-            factory=factory,
-            env_config=self.config.env_config,
-            max_episode_steps=self.config.max_episode_steps,
-            frame_stack=self.config.frame_stack,
-            atari_preprocessing=self.config.atari_preprocessing,
-            step_timeout_s=self.config.env_step_timeout_s,
-            fire_on_reset=self.config.fire_on_reset,
-        )
-        self.probe = probe_env(self.env_spec, self.config.seed)
-        self.env_spec = replace(self.env_spec, global_streams=self.probe.global_streams)
-        self._check_masks()
+        env_spec = setup.env_spec(name, factory, self.config)
+        self.probe = probe_env(env_spec, self.config.seed)
+        self.env_spec = replace(env_spec, global_streams=self.probe.global_streams)
+        setup.check_masks(name, self.probe, algorithm, self.Learner.supports_masks)
         self.config = resolved(self.config, self.env_spec, self.probe, resuming)
-        self.inexact = self.probe.inexact  # why resuming would not be exact
-        self._tell_about_environment()
+        setup.warn_about_environment(name, self.probe)
+        self.inexact = self.probe.inexact  # why a resumed run would not be exact; empty if it is
         self.iteration = 0
         self.timesteps = 0
         self.seconds = 0.0
         self.timers = Timers()
         self.episodes = EpisodeWindow(self.config.metrics_num_episodes)
         with enough_memory("the network"):
-            self.policy = self._policy_spec().make().to("cuda" if self.config.num_gpus else "cpu")
+            self.policy = self._policy_spec.make().to("cuda" if self.config.num_gpus else "cpu")
             self.learner = self.Learner(self.policy, self.config, self.env_spec.stacked_frames)
         self._collector: Collector | None = None
         self._states: list[GroupState] | None = None
-        self._version = 0  # of the Weights: each snapshot has its own
-        self.can_roll_back = False  # something that is done as a whole or not at all is under way
+        self._version = 0  # of the last snapshot of the Weights
+        self.in_transaction = False  # see atomic.py
         self._evaluator: Evaluator | None = None
         self._task_env: Any = None
         self._folder: Path | None = None
-        self._on_disk = OnDisk()  # the segments of the checkpoint that was written or read last
-        self._returns: list[float] = []  # of the episodes since the last result
+        self._saved_segments = SavedSegments()
+        self._returns: list[float] = []  # of episodes since the last result
         self._lengths: list[int] = []
         self._action_rng = stream(self.config.seed, "single actions")
 
     @property
     def num_workers(self) -> int:
-        """How many worker processes there are to be."""
+        """The number of worker processes."""
         return num_workers(self.config, self.probe)
 
     def resources(self) -> Resources:
-        """What this algorithm takes: CPUs for the learner's threads and for every worker process, and GPUs."""
+        """CPUs of the learner's threads and of all worker processes, and GPUs."""
         assert isinstance(self.config.learner_threads, int)
         shards = getattr(self.config, "replay_shards", 0)
         processes = self.num_workers + self.config.evaluation_num_workers + shards
         return Resources(cpus=self.config.learner_threads + processes, gpus=self.config.num_gpus)
 
-    def _check_masks(self) -> None:
-        if self.probe.has_action_masks and not self.Learner.supports_masks:
-            raise EnvError(
-                f"environment {self.env_spec.name!r} has action_masks(), and {type(self).__name__} does not support "
-                "action masks; use PPO, A2C or PG, or an environment without them"
-            )
-
-    def _tell_about_environment(self) -> None:
-        name, probe = self.env_spec.name, self.probe
-        if probe.inexact:
-            what_to_do = f"; {probe.remedy}" if probe.remedy else ""
-            log.warning("environment %r: %s, so a resumed run will not be exact%s", name, probe.inexact, what_to_do)
-        if probe.left_out:
-            log.warning("environment %r: text is left out of its observations: %s", name, ", ".join(probe.left_out))
-
+    @property
     def _policy_spec(self) -> PolicySpec:
-        config = self.config
-        return PolicySpec(
-            observation_space=self.probe.observation_space,
-            action_space=self.probe.action_space,
-            model=config.model,
-            seed=config.seed,
-            with_value=self.with_value,
-            normalize_observations=config.normalize_observations,
-            normalize_actions=config.normalize_actions,
-            clip_actions=config.clip_actions,
-            policy_class=self.policy_class,
-            options=self.policy_class.options_from(config),
-        )
+        return setup.policy_spec(self.config, self.probe, self.policy_class, self.with_value)
 
     @property
     def group_sizes(self) -> list[int]:
+        """The number of environments in each EnvGroup."""
         return self.config.group_sizes
-
-    def _rollout_spec(self) -> RolloutSpec:
-        config = self.config
-        return RolloutSpec(
-            env=self.env_spec,
-            policy=self._policy_spec(),
-            seed=config.seed,
-            group_sizes=self.group_sizes,
-            fragment_length=config.fragment_length,
-            complete_episodes=config.batch_mode == "complete_episodes",
-            explore=config.explore,
-            device="cuda" if config.act_on_gpu else "cpu",
-            max_worker_restarts=config.max_worker_restarts,
-        )
 
     @property
     def collector(self) -> Collector:
-        """Gathers Fragments from the RolloutWorkers, which start when first used."""
+        """Collects Fragments from the RolloutWorkers, which start on first use."""
         if self._collector is None:
             kind = AsyncCollector if self.config.is_async else SyncCollector
-            self._collector = kind(self._rollout_spec(), self.num_workers, self._states, self.snapshot)
+            spec = setup.rollout_spec(self.config, self.env_spec, self._policy_spec)
+            self._collector = kind(spec, self.num_workers, self._states, self.snapshot)
         return self._collector
 
     @property
@@ -199,13 +145,13 @@ class Algorithm:
 
     @property
     def worker_restarts(self) -> list[int]:
-        """How often each worker was replaced; empty as long as none runs in a process of its own."""
+        """The number of restarts of each worker process; empty before the first worker process starts."""
         return [] if self._collector is None else list(self._collector.pool.generations)
 
     def snapshot(self, at_random: bool = False, everything: bool = False) -> Weights:
-        """The present Weights, with a version of their own; or Weights that act at random.
+        """A copy of the current Weights with a new version.
 
-        `everything`: with critics, too, which acting does not need.
+        `at_random`: Weights for random actions instead. `everything`: include critics, which acting does not need.
         """
         self._version += 1
         if at_random:
@@ -215,10 +161,10 @@ class Algorithm:
     # One iteration.
 
     def train(self) -> dict[str, Any]:
-        """Collect a batch, learn from it: one iteration. Returns its figures.
+        """Run one iteration: collect a batch and learn from it. Returns metrics.
 
-        An iteration is done as a whole or not at all: whatever ends it before (Ctrl-C, an environment that raises, a
-        gradient that is not finite), it is rolled back, and `train()` begins it again.
+        An iteration is atomic. After a failure (Ctrl-C, an environment that raises, a gradient that is not finite) it
+        is rolled back, and the next `train()` repeats it.
         """
         return atomically(self, f"iteration {self.iteration + 1}", self._train)
 
@@ -237,7 +183,7 @@ class Algorithm:
         result = {
             "training_iteration": self.iteration,
             "timesteps_total": self.timesteps,
-            **self.episodes.figures(),
+            **self.episodes.metrics(),
             "episodes_this_iter": len(returns),
             "episode_returns": returns,
             "episode_lengths": lengths,
@@ -248,7 +194,7 @@ class Algorithm:
             "stages_s": self.timers.take(),
             **({} if evaluation is None else {"evaluation": evaluation}),
         }
-        self._next_task(result)
+        self._update_task(result)
         return result
 
     def count(self, fragments: list[Fragment]) -> None:
@@ -260,25 +206,25 @@ class Algorithm:
             self._lengths += fragment.episode_lengths.tolist()
 
     def _drain(self) -> None:
-        """Finish all that is under way. Synchronous algorithms have nothing under way between two iterations."""
+        """Asynchronous: accept all pending Fragments and make all due updates. Synchronous: nothing is pending."""
         collector = self._collector
         if isinstance(collector, AsyncCollector):
             started = time.perf_counter()
             atomically(self, "draining", lambda: iteration.drain(self, collector))
             self.seconds += time.perf_counter() - started
 
-    def _present_states(self) -> list[GroupState] | None:
+    def _group_states(self) -> list[GroupState] | None:
         return self._states if self._collector is None else self._collector.states
 
     @property
     def task(self) -> Any:
-        """Of the curriculum: what episodes that start now are about."""
+        """The curriculum task of episodes that start now."""
         if self._collector is not None:
             return self._collector.task
         return self._states[0].task if self._states else None
 
     def _drop_workers(self, states: list[GroupState] | None) -> None:
-        """End the workers; if they are needed again, their environments are built from `states`."""
+        """Stop the workers. New workers will rebuild their environments from `states`."""
         collector, self._collector, self._states = self._collector, None, states
         if collector is not None:
             collector.stop()
@@ -289,11 +235,12 @@ class Algorithm:
             evaluator.stop()
 
     def learner_threads(self) -> AbstractContextManager[None]:
+        """Torch uses the threads of the learner within this context."""
         assert isinstance(self.config.learner_threads, int)
         return torch_threads(self.config.learner_threads)
 
-    def _next_task(self, result: dict[str, Any]) -> None:
-        """Curriculum: what episodes that start from now on are about. None: what they were about before."""
+    def _update_task(self, result: dict[str, Any]) -> None:
+        """Curriculum: set the task that `env_task_fn` returns. None keeps the present task."""
         if self.config.env_task_fn is None:
             return
         if self._task_env is None:
@@ -312,21 +259,21 @@ class Algorithm:
         return self.evaluate() if interval and self.iteration % interval == 0 else None
 
     def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, Any]:
-        """Play episodes with the policy, or with that of a checkpoint, on seeds that training does not use.
+        """Evaluate the policy, or that of a checkpoint, on seeds that training does not use. Returns metrics.
 
-        How many is `evaluation_duration`; actions are the likeliest ones unless `evaluation_explore` is set.
+        `evaluation_duration` sets the length. Actions are greedy unless `evaluation_explore` is set.
         """
         self._drain()
         policy = self.policy
         if checkpoint is not None:
             saved = use_checkpoint(checkpoint, read_checkpoint)
             saving.check_fits(self, saved.state)
-            policy = self._policy_spec().make()
-            saving.put_weights(policy, saving.upgraded(saved, policy))
+            policy = self._policy_spec.make()
+            saving.load_policy(policy, saving.upgraded(saved, policy))
         if self._evaluator is None:
-            spec = self._rollout_spec()
-            elsewhere = self.config.evaluation_num_workers  # processes that have no GPU
-            self._evaluator = Evaluator(replace(spec, device="cpu") if elsewhere else spec, elsewhere)
+            spec = setup.rollout_spec(self.config, self.env_spec, self._policy_spec)
+            num_workers = self.config.evaluation_num_workers  # these processes have no GPU
+            self._evaluator = Evaluator(replace(spec, device="cpu") if num_workers else spec, num_workers)
         with self.timers("evaluate"):
             return self._evaluator.evaluate(
                 policy.snapshot(self._evaluator.next_version()),
@@ -340,7 +287,7 @@ class Algorithm:
 
     @property
     def longest_evaluation_episode(self) -> int | None:
-        """`evaluation_max_episode_steps`, or what `auto` means here."""
+        """Maximum steps of an evaluation episode: `evaluation_max_episode_steps` with `auto` resolved."""
         limit = self.config.evaluation_max_episode_steps
         if limit != "auto":
             return limit
@@ -354,10 +301,10 @@ class Algorithm:
     def compute_single_action(
         self, observation: Any, state: dict[str, Any] | None = None, explore: bool | None = None, mask: Any = None
     ) -> Any:
-        """The action for one observation; with a recurrent `state`, (action, next state, extras).
+        """The action for one observation. With a recurrent `state`: (action, next state, extras).
 
-        Without a state, the observation is taken as the first one of an episode. `mask` is what the environment's
-        `action_masks()` returns.
+        Without a state, the observation is treated as the first of an episode. `explore` overrides the setting. `mask`
+        is the result of the environment's `action_masks()`.
 
         >>> state = trainer.get_policy().initial_state(1)
         >>> action, state, _ = trainer.compute_single_action(observation, state)
@@ -371,7 +318,7 @@ class Algorithm:
     def compute_actions(
         self, observations: Mapping[Any, Any], explore: bool | None = None, masks: Mapping[Any, Any] | None = None
     ) -> dict[Any, Any]:
-        """Actions for many observations by name, in one go.
+        """Actions for a batch of observations, by name.
 
         >>> trainer.compute_actions({"left": obs1, "right": obs2})
         {'left': 0, 'right': 1}
@@ -395,16 +342,16 @@ class Algorithm:
     # Saving.
 
     def save(self, folder: str | Path | None = None) -> str:
-        """Write a checkpoint; its path. Without a folder: under ~/outplay_results."""
+        """Write a checkpoint into `folder`, by default under ~/outplay_results. Returns its path."""
         parent = Path(folder) if folder is not None else self._default_folder()
         self._drain()
-        known = self._on_disk.present()
-        checkpoint = saving.collect_state(self, known)
+        known = self._saved_segments.present()
+        checkpoint = saving.make_checkpoint(self, known)
         if not checkpoint.state["exact"] and not self.inexact:
-            self.inexact = "an episode is too long to be played again"
+            self.inexact = "an episode is too long to be replayed"
             log.warning("environment %r: %s, so a resumed run will not be exact", self.env_spec.name, self.inexact)
         folder = parent / name_of(self.iteration)
-        self._on_disk = write_checkpoint(checkpoint, folder, self._on_disk, known)
+        self._saved_segments = write_checkpoint(checkpoint, folder, self._saved_segments, known)
         return str(folder)
 
     def _default_folder(self) -> Path:
@@ -413,23 +360,24 @@ class Algorithm:
         return self._folder / "checkpoints"
 
     def restore(self, checkpoint: str | Path) -> None:
-        """Go on from a checkpoint of the same algorithm and spaces. If it does not fit, nothing is changed."""
+        """Restore a checkpoint of the same algorithm and spaces. If it does not fit, nothing changes."""
         use_checkpoint(checkpoint, self._restore)
 
     def _restore(self, folder: Path) -> None:
         saved = read_checkpoint(folder)
         saving.check_fits(self, saved.state)
-        atomically(self, "restoring", lambda: self._take_over(folder, saved))
+        atomically(self, "restoring", lambda: self._load(folder, saved))
 
-    def _take_over(self, folder: Path, saved: Checkpoint) -> None:
-        states, taken = saving.restore_state(self, saved)
+    def _load(self, folder: Path, saved: Checkpoint) -> None:
+        states, are_segments_valid = saving.restore_state(self, saved)
         self._drop_workers(states)
-        self._on_disk = OnDisk(folder, saved.hashes) if taken else OnDisk()
+        self._saved_segments = SavedSegments(folder, saved.hashes) if are_segments_valid else SavedSegments()
 
     def clone_from(self, checkpoint: str | Path) -> None:
-        """Take weights, optimizer, normalisers, replay and environments from a checkpoint; keep the own counters.
+        """Restore weights, optimizer, normalisers, replay buffer and environments, but keep the counters.
 
-        For population-based training: a run continues from the state of another. If it does not fit, nothing changes.
+        For population-based training: a run continues from the state of another. If the checkpoint does not fit,
+        nothing changes.
         """
         atomically(self, "cloning", lambda: self._clone_from(checkpoint))
 
@@ -445,17 +393,17 @@ class Algorithm:
     def from_checkpoint(
         cls, checkpoint: str | Path, env: Any = None, config: Mapping[str, Any] | None = None, trust: bool = False
     ) -> Self:
-        """An algorithm as it was when it was saved; `config` changes settings of it.
+        """Make an algorithm from a checkpoint. `config` overrides its settings.
 
-        An import path that stands only in the checkpoint is not imported: give `env` again, or `trust=True`. Only with
-        `trust` is its module looked up in the folders that the checkpoint names.
+        An import path in the checkpoint is not imported unless it is repeated in `env`, or `trust` is true. Folders
+        that the checkpoint names are searched for the module only with `trust`.
         """
         return use_checkpoint(checkpoint, lambda folder: cls._from_folder(folder, env, config, trust))
 
     @classmethod
     def _from_folder(cls, folder: Path, env: Any, config: Mapping[str, Any] | None, trust: bool) -> Self:
         state = read_state(folder)
-        if "Config" not in vars(cls):  # Algorithm itself: whichever it is
+        if "Config" not in vars(cls):  # Algorithm.from_checkpoint(): the checkpoint names the class
             from outplay.algorithms import find_algorithm
 
             cls = find_algorithm(state["algorithm"])  # type: ignore[assignment]
@@ -472,13 +420,13 @@ class Algorithm:
         return trainer
 
     def load_weights(self, checkpoint: str | Path) -> None:
-        """Take the weights of a checkpoint, normalisers included, and nothing else: a new run from old weights."""
+        """Load only the weights of a checkpoint, normalisers included, for a new run that starts from them."""
         saved = use_checkpoint(checkpoint, read_checkpoint)
         saving.check_spaces(self, saved.state)
-        atomically(self, "taking weights", lambda: saving.restore_weights(self, saved))
+        atomically(self, "loading weights", lambda: saving.restore_weights(self, saved))
 
     def stop(self) -> None:
-        """Close the environments and end the workers. Trained further, they go on where they were."""
+        """Close the environments and stop the workers. A later `train()` restores them and continues."""
         try:
             self._drain()
         finally:
@@ -489,8 +437,8 @@ class Algorithm:
                 self._task_env = None
 
     def abandon(self) -> None:
-        """End the workers without waiting for what is under way: it will be collected again."""
-        self._drop_workers(self._present_states())
+        """Stop the workers without waiting for pending Fragments, which will be collected again."""
+        self._drop_workers(self._group_states())
 
     def __enter__(self) -> Self:
         return self

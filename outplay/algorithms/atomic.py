@@ -1,4 +1,4 @@
-"""All or nothing: an iteration, or a restore, that does not get to its end leaves the Algorithm as it was."""
+"""Atomic operations: an iteration or a restore that fails or is interrupted leaves the Algorithm unchanged."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ _COUNTERS = ("iteration", "timesteps", "seconds", "inexact")
 
 
 def atomically(algorithm: Algorithm, name: str, work: Callable[[], T]) -> T:
-    """Do this work. If anything ends it early, Ctrl-C included, the algorithm goes back to what it was before.
+    """Call `work`. If it raises, KeyboardInterrupt included, roll the algorithm back to its state before the call.
 
-    The exception says so, in a note beneath its traceback.
+    A note on the exception says so. Nested calls are rolled back with the outermost one.
     """
-    if algorithm.can_roll_back:  # it is part of something larger, which is rolled back as a whole
+    if algorithm.in_transaction:
         return work()
     roll_back = _rollback_point(algorithm)
     try:
-        algorithm.can_roll_back = True
+        algorithm.in_transaction = True
         return work()
     except BaseException as error:
-        _uninterrupted(roll_back)
-        error.add_note(f"outplay: {name} was rolled back; the trainer is as it was before")
+        _repeat_if_interrupted(roll_back)
+        error.add_note(f"outplay: {name} was rolled back; the state of the trainer is unchanged")
         raise
     finally:
-        algorithm.can_roll_back = False
+        algorithm.in_transaction = False
 
 
 def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
-    """A function that brings the algorithm back to what it is now. Calling it twice has the same effect as once.
+    """A function that restores the present state of the algorithm. It is idempotent.
 
-    Weights, optimizer, normalisers, replay and counters come from memory. The environments are built again from their
-    states when they are next needed: some of them may be in the middle of a step.
+    Weights, optimizer, normalisers, replay buffer and counters are restored from memory. Environments are rebuilt from
+    their states on next use, since some may be in the middle of a step.
     """
     counters = {name: getattr(algorithm, name) for name in _COUNTERS}
     episodes, returns, lengths = algorithm.episodes.state(), list(algorithm._returns), list(algorithm._lengths)
-    states = algorithm._present_states()
-    torch_back = _torch_settings()
-    learner_back = algorithm.learner.rollback_point()
+    states = algorithm._group_states()
+    restore_torch = _torch_settings()
+    restore_learner = algorithm.learner.rollback_point()
 
     def roll_back() -> None:
-        torch_back()
-        learner_back()
+        restore_torch()
+        restore_learner()
         for name, value in counters.items():
             setattr(algorithm, name, value)
         algorithm.episodes.load(episodes)
@@ -61,21 +61,21 @@ def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
 
 
 def _torch_settings() -> Callable[[], None]:
-    """A function that sets torch's modes back. Its context managers are Python code: Ctrl-C may end one too early."""
+    """A function that restores torch's modes: Ctrl-C may interrupt the exit of torch's context managers."""
     gradients, threads = torch.is_grad_enabled(), torch.get_num_threads()
 
-    def set_back() -> None:
+    def restore() -> None:
         if torch.is_inference_mode_enabled():
             torch.inference_mode(False).__enter__()
         torch.set_grad_enabled(gradients)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 
-    return set_back
+    return restore
 
 
-def _uninterrupted(roll_back: Callable[[], None]) -> None:
-    """One more Ctrl-C does not leave it half done: it is begun again."""
+def _repeat_if_interrupted(roll_back: Callable[[], None]) -> None:
+    """Call `roll_back`; after another Ctrl-C, call it again, so that it completes."""
     try:
         roll_back()
     except KeyboardInterrupt:

@@ -34,17 +34,23 @@ _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  #
 
 
 class EpsilonConfig(ExplorationConfig):
-    """How often an action is drawn at random: ε. With `async`, unless given, 0.4 all along and a spread of 7."""
+    """ε-greedy exploration. With `async`, the defaults are those of Ape-X: a constant ε of 0.4, and a spread of 7."""
 
-    type: Literal["EpsilonGreedy"] = Field("EpsilonGreedy", description="The only way.")  # type: ignore[assignment]
-    initial_epsilon: Fraction = Field(1.0, description="ε in the beginning.")
-    final_epsilon: Fraction = Field(0.05, description="ε in the end.")
-    epsilon_timesteps: Positive = Field(10_000, description="When the end is reached; linear in between.")
+    type: Literal["EpsilonGreedy"] = Field(  # type: ignore[assignment]
+        "EpsilonGreedy", description="A random action with probability ε: the only type for DQN."
+    )
+    initial_epsilon: Fraction = Field(1.0, description="Initial ε.")
+    final_epsilon: Fraction = Field(0.05, description="Final ε.")
+    epsilon_timesteps: Positive = Field(
+        10_000, description="Environment steps over which ε is annealed linearly from initial to final."
+    )
     epsilon_schedule: Schedule | None = Field(
-        None, description="ε as [[step, value], …], linear in between; then the three above are not used."
+        None,
+        description="ε as [[step, value], …], linearly interpolated; replaces initial_epsilon, final_epsilon and "
+        "epsilon_timesteps.",
     )
     epsilon_spread: NotNegative = Field(
-        0.0, description="Environment i of N has ε^(1 + spread · i/(N − 1)): some explore much, others little."
+        0.0, description="Per-environment ε: environment i of N uses ε^(1 + spread · i/(N − 1)); 0: the same for all."
     )
 
 
@@ -100,7 +106,7 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         self.target = self.add_target("target", self.q_network, self.policy.flat)
 
     def start_iteration(self) -> None:
-        self.set_epsilon()  # weights that were loaded may have ε of another run
+        self.set_epsilon()  # loaded weights may carry the ε of another run
 
     def before_update(self) -> None:
         if self.config.noisy:
@@ -125,7 +131,7 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         return {**self.policy.exploration, **super().metrics()}
 
     def set_epsilon(self) -> None:
-        """Follow the schedule of ε."""
+        """Set the policy's ε to the value of its schedule at the current step."""
         config = self.config.exploration_config
         points = [(0.0, config.initial_epsilon), (float(config.epsilon_timesteps), config.final_epsilon)]
         epsilon = at(config.epsilon_schedule or points, 0.0, self.timesteps)

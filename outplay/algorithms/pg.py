@@ -1,4 +1,4 @@
-"""PG: the policy gradient of whole episodes (REINFORCE, Williams 1992). No critic; one gradient per batch."""
+"""PG: policy gradient from complete episodes (REINFORCE, Williams 1992). No critic; one gradient step per batch."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class PGConfig(AlgorithmConfig):
     train_batch_size: Positive = with_default(AlgorithmConfig, "train_batch_size", 1024)
     train_batch_episodes: Positive | None = Field(
         None,
-        description="Whole episodes per iteration, one in each of as many environments; then train_batch_size and "
-        "num_envs are not used.",
+        description="Complete episodes per iteration, each in an environment of its own; replaces train_batch_size "
+        "and num_envs.",
     )
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
-        "complete_episodes", description="PG learns from the returns of whole episodes: complete_episodes."
+        "complete_episodes", description="PG learns from complete episodes: only complete_episodes is allowed."
     )
     normalize_advantages: bool | Literal["episode"] = Field(
-        True, description="Shift and scale returns to mean 0 and deviation 1: all together, or each episode's."
+        True, description="Standardize returns: over the batch (true), or per episode (episode)."
     )
-    sum_gradients: bool = Field(False, description="Add up the gradients of all steps; else average them.")
+    sum_gradients: bool = Field(False, description="Sum the gradients over steps instead of averaging them.")
 
     @model_validator(mode="after")
     def _whole_episodes(self) -> Self:
         if self.batch_mode != "complete_episodes":
-            raise ValueError("batch_mode: PG learns from the returns of whole episodes; leave it complete_episodes")
+            raise ValueError("batch_mode: PG learns from complete episodes; leave it complete_episodes")
         return self
 
     @property
@@ -56,6 +56,8 @@ class PGConfig(AlgorithmConfig):
 
 
 class PGLearner(OnPolicyLearner[PGConfig]):
+    """One gradient step per batch."""
+
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
         gradients, metrics = self.gradients(batch)
         lr = self.lr(timesteps)
@@ -64,7 +66,7 @@ class PGLearner(OnPolicyLearner[PGConfig]):
         return {**metrics, "grad_norm": float(norm), "lr": lr}
 
     def gradients(self, batch: Batch) -> tuple[list[Tensor], dict[str, float]]:
-        """Of −log π(a) G, averaged over the steps or added up; G is the discounted sum of the rewards to come."""
+        """Gradients of −log π(a) G, averaged or summed over steps, and metrics. G is the discounted return-to-go."""
         config = self.config
         advantages = returns.discounted_returns(self.rewards(batch), self.returns_end(batch), config.gamma)
         if config.normalize_advantages == "episode":
@@ -74,14 +76,14 @@ class PGLearner(OnPolicyLearner[PGConfig]):
         weight = 1.0 if config.sum_gradients else 1.0 / batch.steps
         total = [torch.zeros_like(parameter) for parameter in self.policy.parameters]
         losses, entropies = 0.0, 0.0
-        for part, lanes in batch.parts():  # one after the other, since observations may be large
+        for part, lanes in batch.parts():  # one at a time: observations may be large
             loss, entropy = self._sums(part, advantages[: len(part.rewards), lanes])
             losses, entropies = losses + float(loss.detach()), entropies + float(entropy)
             gradients = torch.autograd.grad(
                 loss * weight, self.policy.parameters, allow_unused=True, materialize_grads=True
             )
-            for whole, gradient in zip(total, gradients, strict=True):
-                whole += gradient
+            for accumulated, gradient in zip(total, gradients, strict=True):
+                accumulated += gradient
         return total, {"policy_loss": losses / batch.steps, "entropy": entropies / batch.steps}
 
     def _sums(self, part: Batch, advantages: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""PPO: proximal policy optimisation (Schulman et al. 2017), with an optional penalty on the KL divergence."""
+"""PPO: proximal policy optimisation (Schulman et al. 2017), with an optional adaptive KL penalty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outplay.policies import Policy, masked
 
 
 class PPOConfig(ActorCriticConfig):
-    """Settings of PPO. One set of defaults, whatever the environment."""
+    """Settings of PPO. The defaults are the same for all environments."""
 
     num_envs: Lanes = with_default(AlgorithmConfig, "num_envs", 16)
     train_batch_size: Positive = with_default(AlgorithmConfig, "train_batch_size", 2048)
@@ -28,20 +28,24 @@ class PPOConfig(ActorCriticConfig):
     lambda_: Fraction = with_default(ActorCriticConfig, "lambda_", 0.97)
     use_critic: bool = Field(
         True,
-        description="Learn a value network as baseline; otherwise advantages are the returns of whole episodes "
-        "(batch_mode is then complete_episodes).",
+        description="Learn a value network as baseline; otherwise advantages are Monte Carlo returns of complete "
+        "episodes (batch_mode is then complete_episodes).",
     )
     kl_coeff: NotNegative = Field(
         0.0, description="Initial coefficient of the KL penalty; adapted to keep the KL divergence near kl_target."
     )
     kl_target: NotNegative = Field(
-        0.01, description="Target KL divergence: kl_coeff grows by half above twice this, and is halved below half."
+        0.01,
+        description="Target KL divergence: kl_coeff is multiplied by 1.5 above twice the target, and halved below "
+        "half of it.",
     )
     sgd_minibatch_size: Positive = Field(256, description="Minibatch size in steps.")
     num_sgd_iter: Positive = Field(10, description="Epochs: passes over the batch per iteration.")
-    shuffle_sequences: bool = Field(True, description="Shuffle the batch before it is cut into minibatches.")
+    shuffle_sequences: bool = Field(True, description="Shuffle the batch in each epoch before splitting it.")
     vf_clip_param: float | None = Field(
-        None, gt=0, description="Maximum squared value error, in normalised units; larger ones have no gradient."
+        None,
+        gt=0,
+        description="Maximum squared value error, in normalised units, as in RLlib; larger errors have gradient 0.",
     )
     clip_param: NotNegative = Field(0.2, description="PPO clip range ε.")
 
@@ -56,8 +60,8 @@ class PPOConfig(ActorCriticConfig):
     def _whole_episodes(self) -> Self:
         if not self.use_critic and self.batch_mode != "complete_episodes":
             raise ValueError(
-                "batch_mode: with use_critic: false, advantages are the returns of whole episodes; leave it out or set "
-                "it to complete_episodes"
+                "batch_mode: use_critic: false needs complete episodes; leave batch_mode out or set it to "
+                "complete_episodes"
             )
         return self
 
@@ -67,6 +71,8 @@ class PPOState(OnPolicyState):
 
 
 class PPOLearner(OnPolicyLearner[PPOConfig]):
+    """Several epochs of minibatch steps per batch, on the clipped objective."""
+
     State = PPOState
 
     def __init__(self, policy: Policy, config: PPOConfig, frame_stack: int = 1) -> None:
@@ -85,16 +91,17 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
         lr = self.lr(timesteps)
         entropy_coeff = config.entropy_coeff_at(timesteps)
 
-        pieces, norms = [], []
+        measured, norms = [], []
         for epoch in range(config.num_sgd_iter):
             is_last = epoch == config.num_sgd_iter - 1
-            for piece in self.minibatches(rows, config.sgd_minibatch_size, iteration, epoch, config.shuffle_sequences):
-                norm, metrics = self.step(piece, lr, entropy_coeff, measure=is_last)
+            minibatches = self.minibatches(rows, config.sgd_minibatch_size, iteration, epoch, config.shuffle_sequences)
+            for minibatch in minibatches:
+                norm, metrics = self.step(minibatch, lr, entropy_coeff, measure=is_last)
                 norms.append(norm)
                 if is_last:
-                    pieces.append(metrics)
+                    measured.append(metrics)
 
-        means = mean_metrics(pieces)
+        means = mean_metrics(measured)
         mean_norm = float(torch.stack(norms).mean())
         check_norm(mean_norm, lr)
         self._adapt_kl_coeff(means["kl"])
@@ -108,8 +115,8 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
         }
 
     def step(self, rows: Rows, lr: float, entropy_coeff: float, measure: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learn from a minibatch: the norm of the gradient, and if they are to be measured, metrics."""
-        # Whole episodes make minibatches of ever new sizes, which are not worth a CUDA graph each.
+        """One gradient step on a minibatch. Returns the gradient norm, and metrics if `measure`."""
+        # Batches of complete episodes have varying sizes: each would need a CUDA graph of its own.
         if not self.captures or self.config.batch_mode == "complete_episodes":
             return self._step(rows, lr, entropy_coeff, self.kl_coeff, measure)
         return self.captured(self._step, rows, lr, entropy_coeff, self.kl_coeff)
@@ -125,7 +132,7 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """−min(ρA, clip(ρ, 1−ε, 1+ε)A) + c_v (V − target)² − c_e H + c_kl KL(old ‖ new), averaged over the rows.
 
-        What has no weight in it is computed only when it is to be measured.
+        Terms with coefficient 0 are computed only if `measure`.
         """
         config = self.config
         if config.use_critic:

@@ -1,4 +1,4 @@
-"""What of an Algorithm is in a checkpoint, and how it comes back."""
+"""Converts the state of an Algorithm to a Checkpoint, and restores it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("outplay")
 
-# What EnvGroups are made from: only where these are the same can their state be restored.
-_OF_GROUPS = (
+# Settings that EnvGroups depend on: the state of an EnvGroup can be restored only if these are equal.
+_GROUP_SETTINGS = (
     "seed",
     "env_config",
     "max_episode_steps",
@@ -36,10 +36,10 @@ _OF_GROUPS = (
 )
 
 
-def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoint:
-    """`known` are the segments that are on disk already."""
+def make_checkpoint(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoint:
+    """The state of an algorithm as a Checkpoint. `known` segments are on disk already."""
     learner, tensors = algorithm.learner.state()
-    states = algorithm._present_states()
+    states = algorithm._group_states()
     groups, arrays = _groups_to_disk(states or [])
     state = {
         "outplay": outplay.__version__,
@@ -65,15 +65,19 @@ def collect_state(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoi
 
 
 def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupState] | None, bool]:
-    """Put a checkpoint into an algorithm; the states of its EnvGroups, if they fit; whether its segments hold."""
+    """Restore an algorithm from a checkpoint.
+
+    Returns the states of the EnvGroups (new ones if the settings differ), and whether the checkpoint's segments are
+    those of the restored learner.
+    """
     saved = upgraded(saved, algorithm.policy)
     state = saved.state
     algorithm.policy.check_weights(_weights_of(saved))
     try:
         algorithm.learner.check(state["learner"], saved.optimizer, saved.segments)
         states = _groups_from_disk(state["groups"], saved.envs, _action_template(algorithm), algorithm.policy)
-        put_weights(algorithm.policy, saved)
-        taken = algorithm.learner.load(state["learner"], saved.optimizer, saved.segments)
+        load_policy(algorithm.policy, saved)
+        are_segments_valid = algorithm.learner.load(state["learner"], saved.optimizer, saved.segments)
         algorithm.iteration = int(state["training_iteration"])
         algorithm.timesteps = int(state["timesteps_total"])
         algorithm.seconds = float(state["time_total_s"])
@@ -82,22 +86,23 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
     config = algorithm.get_config()
-    before = {"fire_on_reset": False, **state["config"]}  # checkpoints of 0.2.0 do not have it
-    changed = [name for name in _OF_GROUPS if config[name] != before.get(name)]
+    before = {"fire_on_reset": False, **state["config"]}  # checkpoints of 0.2.0 do not have this setting
+    changed = [name for name in _GROUP_SETTINGS if config[name] != before.get(name)]
     if states and [s.lanes for s in states] != algorithm.group_sizes:
         changed.append("the EnvGroups")
     if changed:
-        log.warning("%s differ from the checkpoint's: the environments begin anew", ", ".join(changed))
-        return [GroupState(size, task=states[0].task) for size in algorithm.group_sizes] if states else None, taken
+        log.warning("%s differ from the checkpoint: the environments start new episodes", ", ".join(changed))
+        new = [GroupState(size, task=states[0].task) for size in algorithm.group_sizes] if states else None
+        return new, are_segments_valid
     if not state["exact"]:
         log.warning(
-            "this checkpoint cannot be resumed exactly: an environment is not deterministic, or an episode is long"
+            "this checkpoint cannot be resumed exactly: an environment is not deterministic, or an episode is too long"
         )
-    return states or None, taken
+    return states or None, are_segments_valid
 
 
 def _pending_episodes(state: dict[str, Any]) -> tuple[list[float], list[int]]:
-    """Returns and lengths of the episodes that ended after the last result. 0.2.0 did not write the lengths."""
+    """Returns and lengths of the episodes that ended after the last result. Version 0.2.0 did not save the lengths."""
     returns, lengths = list(state["episode_returns"]), list(state["episode_lengths"])
     if len(lengths) != len(returns):
         lengths = state["episodes"]["lengths"][-len(returns) :] if returns else []
@@ -106,32 +111,32 @@ def _pending_episodes(state: dict[str, Any]) -> tuple[list[float], list[int]]:
 
 
 def restore_weights(algorithm: Algorithm, saved: Checkpoint) -> None:
-    """Put the weights of a checkpoint, normalisers included, into an algorithm, perhaps of another kind."""
+    """Load the weights of a checkpoint, normalisers included; the checkpoint may belong to another algorithm."""
     saved = upgraded(saved, algorithm.policy)
     algorithm.policy.check_weights(_weights_of(saved))
     try:
         algorithm.learner.check_moments(saved.state["learner"], saved.optimizer)
-        put_weights(algorithm.policy, saved)
+        load_policy(algorithm.policy, saved)
         algorithm.learner.start_from_weights(saved.state["learner"], saved.optimizer)
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
 
 
-def put_weights(policy: Policy, saved: Checkpoint) -> None:
-    """Put the weights and the exploration values of a checkpoint, upgraded, into a policy."""
+def load_policy(policy: Policy, saved: Checkpoint) -> None:
+    """Load the weights and exploration values of an upgraded checkpoint into a policy."""
     policy.set_weights(_weights_of(saved))
     found = saved.state["exploration"]
     policy.exploration = {name: float(found.get(name, value)) for name, value in policy.exploration.items()}
 
 
 def upgraded(saved: Checkpoint, policy: Policy) -> Checkpoint:
-    """A checkpoint as this version writes it. Version 0.2 had ε among the numbers of a Q-network and of its target."""
+    """A checkpoint in the format of this version. Version 0.2 stored ε in the weights of the Q-network and target."""
     if not isinstance(policy, QPolicy) or "epsilon" not in saved.weights:
         return saved
     weights = {name: tensor for name, tensor in saved.weights.items() if name != "epsilon"}
     optimizer = dict(saved.optimizer)
     if (target := optimizer.get("target")) is not None and target.dim() == 1:
-        at = max(0, len(target) - 1 - policy.q_network.atoms.numel())  # the atoms come after it
+        at = max(0, len(target) - 1 - policy.q_network.atoms.numel())  # the atoms come after ε
         optimizer["target"] = torch.cat([target[:at], target[at + 1 :]])
     epsilon = saved.weights["epsilon"]
     if epsilon.numel() != 1 or not 0 <= epsilon.item() <= 1:
@@ -141,7 +146,7 @@ def upgraded(saved: Checkpoint, policy: Policy) -> Checkpoint:
 
 
 def _weights_of(saved: Checkpoint) -> dict[str, np.ndarray]:
-    """The network's weights by name. Names and shapes are checked by `Policy.set_weights`."""
+    """The network's weights as arrays, by name. `Policy.check_weights` checks names and shapes."""
     for name, tensor in saved.weights.items():
         if tensor.dtype != torch.float32:
             raise CheckpointError(f"the weights {name!r} are {tensor.dtype}, not torch.float32")
@@ -149,7 +154,7 @@ def _weights_of(saved: Checkpoint) -> dict[str, np.ndarray]:
 
 
 def _action_template(algorithm: Algorithm) -> np.ndarray:
-    """An action of one lane as its environment gets it: what the recorded ones look like."""
+    """An action of one lane as the environment receives it: recorded actions have its shape and dtype."""
     policy = algorithm.policy
     rows = spaces.empty(policy.leaves, 1)
     actions, _, _ = policy.act(rows, policy.initial_state(1), None, False, np.random.default_rng(0))
@@ -158,22 +163,23 @@ def _action_template(algorithm: Algorithm) -> np.ndarray:
 
 
 def check_fits(algorithm: Algorithm, state: dict[str, Any]) -> None:
+    """Raise CheckpointError if the checkpoint belongs to another algorithm, or to other spaces."""
     check_algorithm(type(algorithm).__name__, state)
     check_spaces(algorithm, state)
 
 
 def check_algorithm(name: str, state: dict[str, Any]) -> None:
     if state["algorithm"] != name:
-        raise CheckpointError(f"the checkpoint is of {state['algorithm']}, not of {name}")
+        raise CheckpointError(f"the checkpoint belongs to {state['algorithm']}, not to {name}")
 
 
 def check_spaces(algorithm: Algorithm, state: dict[str, Any]) -> None:
     for name in ("observation_space", "action_space"):
-        here = str(getattr(algorithm.probe, name))
-        if state[name] != here:
+        own = str(getattr(algorithm.probe, name))
+        if state[name] != own:
             raise CheckpointError(
-                f"the checkpoint is of another environment: its {name.replace('_', ' ')} is {state[name]} "
-                f"({state['env']}), here it is {here} ({algorithm.env_spec.name})"
+                f"the checkpoint belongs to another environment: its {name.replace('_', ' ')} is {state[name]} "
+                f"({state['env']}), not {own} ({algorithm.env_spec.name})"
             )
 
 
@@ -248,7 +254,7 @@ def _policy_state_name(group: int, name: str) -> str:
 def _policy_state_from_disk(
     group: int, arrays: dict[str, np.ndarray], initial: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The recurrent state of an EnvGroup. None was saved for whole episodes, before a first Fragment, and in 0.2."""
+    """The recurrent state of an EnvGroup; empty for complete episodes, before the first Fragment, in version 0.2."""
     prefix = _policy_state_name(group, "")
     saved = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     if saved and saved.keys() != initial.keys():

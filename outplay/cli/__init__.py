@@ -1,4 +1,4 @@
-"""The command line: thin, and light to load."""
+"""The command line interface. Commands import what they need when they run, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outplay.errors import OutplayError, shortened
 
 app = typer.Typer(
     name="outplay",
-    help="Reinforcement learning in parallel, on this machine or on a Ray cluster.",
+    help="Parallel reinforcement learning, on this machine or on a Ray cluster.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -36,7 +36,9 @@ def _outplay(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
     ),
     __: bool = typer.Option(
-        False, "--traceback", help="Show the traceback of an error; so does OUTPLAY_TRACEBACK=1. May stand anywhere."
+        False,
+        "--traceback",
+        help="Show the traceback of an error, as OUTPLAY_TRACEBACK=1 does. Allowed at any position.",
     ),
 ) -> None: ...
 
@@ -50,10 +52,10 @@ app.command("info")(about.info)
 
 
 def main() -> None:
-    """Run a command. A mistake is one sentence and exit code 2; Ctrl-C is exit code 130; a bug is exit code 1."""
+    """Run a command. Exit codes: 2 for a user error, reported in one sentence; 130 for Ctrl-C; 1 for a bug."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
-    asked = len(arguments) < len(sys.argv) - 1
-    shows_traceback = asked or os.environ.get("OUTPLAY_TRACEBACK", "") not in ("", "0")
+    has_option = len(arguments) < len(sys.argv) - 1
+    shows_traceback = has_option or os.environ.get("OUTPLAY_TRACEBACK", "") not in ("", "0")
     try:
         app(arguments)
     except (OutplayError, MemoryError) as error:
@@ -63,24 +65,24 @@ def main() -> None:
         typer.echo(f"outplay: {reason}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("outplay: ended by Ctrl-C", err=True)
+        typer.echo("outplay: interrupted by Ctrl-C", err=True)
         sys.exit(130)
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+    except BrokenPipeError:  # the reader (`head`, for example) has closed the pipe
         sys.stderr.close()
         sys.exit(1)
     except SystemExit as end:
-        # typer turns an EOFError, which a broken connection raises too, into an exit.
+        # typer turns an EOFError into an exit. A broken connection raises EOFError too, and that is a bug.
         cause = getattr(end.__context__, "__cause__", None)
         if isinstance(cause, EOFError):
             _report_bug(cause, shows_traceback)
         raise
-    except BaseException as error:  # noqa: BLE001 - the last resort; a panic of a Rust extension is no Exception
+    except BaseException as error:  # noqa: BLE001 - the last resort; panics of Rust extensions are no Exception
         _report_bug(error, shows_traceback)
         sys.exit(1)
 
 
 def _report_bug(error: BaseException, shows_traceback: bool) -> None:
-    """One sentence on stderr. The traceback goes to a file, or to stderr if asked for or if no file can be written."""
+    """Print one sentence to stderr, and write the traceback to a file. `shows_traceback`: print it to stderr, too."""
     text = "".join(traceback.format_exception(error))
     if shows_traceback:
         typer.echo(text, err=True, nl=False)

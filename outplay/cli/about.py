@@ -10,7 +10,7 @@ import typer
 
 from outplay import __version__
 
-_PARTS = ("numpy", "torch", "gymnasium", "ale-py", "ray", "optuna", "onnx", "tensorboard", "envpool")
+_PACKAGES = ("numpy", "torch", "gymnasium", "ale-py", "ray", "optuna", "onnx", "tensorboard", "envpool")
 
 
 def info() -> None:
@@ -22,18 +22,18 @@ def info() -> None:
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "cores": str(count_cpus()),
         "gpus": str(len(visible_gpus())),
-        **{part: _installed(part) for part in _PARTS},
+        **{package: _installed_version(package) for package in _PACKAGES},
     }
     width = max(map(len, rows))
     for name, value in rows.items():
         typer.echo(f"{name:<{width}}  {value}")
 
 
-def _installed(part: str) -> str:
-    # Only looked up: importing them all would take seconds.
-    if importlib.util.find_spec(part.replace("-", "_")) is None:
+def _installed_version(package: str) -> str:
+    # Packages are not imported: importing all of them would take seconds.
+    if importlib.util.find_spec(package.replace("-", "_")) is None:
         return "not installed"
     try:
-        return version(part)
+        return version(package)
     except PackageNotFoundError:
         return "installed"

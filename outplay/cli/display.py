@@ -1,4 +1,4 @@
-"""How a run shows itself: a live panel on a terminal, lines elsewhere, JSON when asked."""
+"""Progress output of a run: a live panel on a terminal, lines elsewhere, JSON with `--json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from outplay.cli.output import discard, number, signs_of_life
+from outplay.cli.output import discard, heartbeat, number
 from outplay.metrics import running_mean
 from outplay.runs.history import as_json as to_json
 
@@ -25,7 +25,7 @@ _CURVE = 60  # characters
 
 @contextmanager
 def display(run: Run, as_json: bool, out: TextIO, err: TextIO) -> Iterator[Show]:
-    """The function that is to be called with each result."""
+    """Yields a function that shows a result. Call it after each iteration."""
     by_episode = run.experiment.show == "episodes" and not as_json
     if out.isatty() and not as_json and not by_episode:
         with _panel(run, out) as show:
@@ -42,23 +42,23 @@ def display(run: Run, as_json: bool, out: TextIO, err: TextIO) -> Iterator[Show]
             text = to_json(result) if as_json else line(result)
         if not text:  # no episode ended
             return
-        heard()
+        reset_timer()
         try:
             print(text, file=out, flush=True)
-        except BrokenPipeError:  # the reader, `head` perhaps, has seen enough: what was trained is kept
+        except BrokenPipeError:  # the reader (`head`, for example) has closed the pipe: save, then stop
             discard(out)
-            run.request_stop("nobody reads the output any more")
+            run.request_stop("stdout was closed by its reader")
 
-    def under_way() -> str:
+    def current_stage() -> str:
         stage = run.algorithm.timers.stage
         return f"after iteration {run.algorithm.iteration}{', ' * bool(stage)}{stage}"
 
-    with signs_of_life(under_way, err) as heard:
+    with heartbeat(current_stage, err) as reset_timer:
         yield show_line
 
 
 def line(result: dict[str, Any]) -> str:
-    """One iteration in one line."""
+    """The result of an iteration as one line."""
     mean, least, greatest = (result[f"episode_return_{name}"] for name in ("mean", "min", "max"))
     returns = "no episode yet" if math.isnan(mean) else f"return {number(mean)} ({number(least)} to {number(greatest)})"
     evaluation = result.get("evaluation")
@@ -70,7 +70,7 @@ def line(result: dict[str, Any]) -> str:
 
 
 def episode_lines(result: dict[str, Any], running: float | None) -> tuple[str, float | None]:
-    """A line for each episode of an iteration, and the running mean after them."""
+    """One line per episode of an iteration. Returns the lines, and the running mean after the last episode."""
     lines = []
     for value in result["episode_returns"]:
         running = running_mean(running, value)
@@ -84,27 +84,27 @@ def _panel(run: Run, out: TextIO) -> Iterator[Show]:
     from rich.live import Live
 
     returns: list[float] = []
-    with Live(_empty(run), console=Console(file=out), refresh_per_second=8, transient=False) as live:
+    with Live(_empty_panel(run), console=Console(file=out), refresh_per_second=8, transient=False) as live:
 
         def show(result: dict[str, Any]) -> None:
             if not math.isnan(result["episode_return_mean"]):
                 returns.append(result["episode_return_mean"])
-            live.update(_drawn(run, result, returns))
+            live.update(_panel_of(run, result, returns))
 
         yield show
 
 
-def _empty(run: Run) -> RenderableType:
+def _empty_panel(run: Run) -> RenderableType:
     from rich.panel import Panel
 
-    return Panel("the first iteration runs …", title=_title(run))
+    return Panel("running the first iteration …", title=_title(run))
 
 
 def _title(run: Run) -> str:
     return f"{type(run.algorithm).__name__} on {run.algorithm.env_spec.name}"
 
 
-def _drawn(run: Run, result: dict[str, Any], returns: list[float]) -> RenderableType:
+def _panel_of(run: Run, result: dict[str, Any], returns: list[float]) -> RenderableType:
     from rich.console import Group
     from rich.panel import Panel
     from rich.progress_bar import ProgressBar
@@ -121,9 +121,9 @@ def _drawn(run: Run, result: dict[str, Any], returns: list[float]) -> Renderable
     goal.add_column(width=40)
     goal.add_row(_goal(run), ProgressBar(total=1.0, completed=run.progress(result)))
     stages = {name: seconds for name, seconds in result["stages_s"].items() if "/" not in name}
-    whole = sum(stages.values()) or 1.0
+    total = sum(stages.values()) or 1.0
     shares = "   ".join(
-        f"{name} {seconds / whole:.0%}" for name, seconds in sorted(stages.items(), key=lambda s: -s[1])
+        f"{name} {seconds / total:.0%}" for name, seconds in sorted(stages.items(), key=lambda s: -s[1])
     )
     return Panel(Group(goal, facts, f"return   {sparkline(returns)}", f"stages   {shares}"), title=_title(run))
 
@@ -134,12 +134,12 @@ def _goal(run: Run) -> str:
 
 
 def sparkline(values: list[float], width: int = _CURVE) -> str:
-    """A curve in one line of text.
+    """A learning curve as one line of text.
 
     >>> sparkline([0.0, 5.0, 10.0])
     '▁▄█'
     """
-    if len(values) > width:  # means of equal pieces
+    if len(values) > width:  # averages over equal intervals
         edges = [len(values) * i // width for i in range(width + 1)]
         values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     if not values:

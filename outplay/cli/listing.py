@@ -14,10 +14,10 @@ from outplay.runs.results import results_folder
 
 
 def runs(
-    results_dir: Annotated[Path | None, typer.Option(help="Where runs lie, if not in ~/outplay_results.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False,
+    results_dir: Annotated[Path | None, typer.Option(help="Folder of all runs; default ~/outplay_results.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
 ) -> None:
-    """List runs with their last figures, newest last."""
+    """List runs with their state and last return, newest last."""
     results = results_folder(results_dir)
     found = [row for folder in runs_in(results) if (row := _row(folder, results)) is not None]
     found.sort(key=lambda row: row["updated"] or "")
@@ -42,13 +42,13 @@ def runs(
 def _row(folder: RunFolder, results: Path) -> dict[str, Any] | None:
     status = folder.status()
     if status is None:
-        return None  # made a moment ago, or not a run
+        return None  # just created, or not a run
     keys = ("state", "training_iteration", "timesteps_total", "episode_return_mean", "updated")
     return {"run": str(folder.path.relative_to(results)), **{key: status.get(key) for key in keys}}
 
 
 def recipes() -> None:
-    """List the recipes that ship: outplay train RECIPE."""
+    """List the built-in recipes: outplay train RECIPE."""
     from outplay.runs.experiments import load_recipe, recipe_names
 
     names = recipe_names()
@@ -59,9 +59,9 @@ def recipes() -> None:
 
 def check_env(
     env: Annotated[str, typer.Argument(help="A Gymnasium id, or an import path (module:Class).")],
-    config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of env_config; may be repeated.")] = None,
+    config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of env_config; repeatable.")] = None,
 ) -> None:
-    """Tell what is wrong with an environment."""
+    """Check an environment against the Gymnasium API and list problems."""
     import outplay
     from outplay.runs.experiments import parse_setting
 

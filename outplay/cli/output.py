@@ -1,8 +1,8 @@
-"""What a command says, apart from what environments say.
+"""Output of a command, kept separate from the output of environments.
 
-Environments, and the libraries under them, print and warn as they like: from Python and from C, in the program and in
-every worker. While a command runs them, its standard streams lead to a small process (`once.py`), which passes each
-message on to stderr the first time. Workers inherit that. The command itself writes to the streams that it had before.
+Environments and their libraries print and warn: from Python and from C, in the main process and in every worker. While
+a command runs, file descriptors 1 and 2 are redirected to a helper process (`deduplicate.py`), which copies each
+distinct message to stderr once. Workers inherit the redirection. The command itself writes to the original streams.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, TextIO
 
-_QUIET_S = 30.0  # after so long without a word, a command shows that it is alive
-_PASSED_ON_S = 2.0  # for the last messages to be passed on
+_HEARTBEAT_S = 30.0  # between two heartbeat lines
+_FLUSH_TIMEOUT_S = 2.0  # for the last messages of environments
 
 
 @contextmanager
-def apart_from_environments() -> Iterator[tuple[TextIO, TextIO]]:
-    """The command's own stdout and stderr; what others print in the meantime goes to stderr, each message once."""
+def separate_output() -> Iterator[tuple[TextIO, TextIO]]:
+    """Yields the command's own stdout and stderr. All other output goes to stderr, each distinct message once."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed before the program began
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - it stays open to the end of the program
+        if getattr(sys, name) is None:  # closed before the program started
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - stays open until the program exits
     out, err = sys.stdout, sys.stderr
-    if not (_is_descriptor(out, 1) and _is_descriptor(err, 2)):  # a notebook, a test
+    if not (_is_descriptor(out, 1) and _is_descriptor(err, 2)):  # in a notebook or a test
         with redirect_stdout(err):
             yield out, err
         return
@@ -40,11 +40,11 @@ def apart_from_environments() -> Iterator[tuple[TextIO, TextIO]]:
         stream.flush()
     own = [_copy(out), _copy(err)]
     try:
-        with _said_once(own[1]):
+        with _deduplicated(own[1]):
             yield own[0], own[1]
     finally:
         for stream, descriptor in zip(own, (1, 2), strict=True):
-            with suppress(OSError, ValueError):  # nobody reads it any more
+            with suppress(OSError, ValueError):  # the reader is gone
                 stream.flush()
             os.dup2(stream.fileno(), descriptor)
             with suppress(OSError, ValueError):
@@ -52,9 +52,9 @@ def apart_from_environments() -> Iterator[tuple[TextIO, TextIO]]:
 
 
 def discard(stream: TextIO) -> None:
-    """Nobody reads `stream` any more: what is written to it from now on is lost."""
-    with suppress(io.UnsupportedOperation), Path(os.devnull).open("w") as nothing:
-        os.dup2(nothing.fileno(), stream.fileno())
+    """Redirect `stream` to /dev/null, after its reader has closed it."""
+    with suppress(io.UnsupportedOperation), Path(os.devnull).open("w") as null:
+        os.dup2(null.fileno(), stream.fileno())
 
 
 def _is_descriptor(stream: TextIO | None, number: int) -> bool:
@@ -70,70 +70,73 @@ def _copy(stream: TextIO) -> TextIO:
 
 
 @contextmanager
-def _said_once(err: TextIO) -> Iterator[None]:
-    """Lead descriptors 1 and 2 of this process, and of those that it starts, to a process that runs once.py."""
-    mark = uuid.uuid4().hex
-    passer = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__).with_name("once.py")), mark],
+def _deduplicated(err: TextIO) -> Iterator[None]:
+    """Redirect descriptors 1 and 2 of this process and its children to a helper process (deduplicate.py)."""
+    marker = uuid.uuid4().hex
+    helper = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("deduplicate.py")), marker],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=err.fileno(),
-        start_new_session=True,  # Ctrl-C is not for it: it ends when nobody is left who could say something
+        start_new_session=True,  # Ctrl-C must not end the helper: it exits when the last writer closes its stdin
     )
-    assert passer.stdin is not None
-    assert passer.stdout is not None
-    with passer.stdin as entrance, passer.stdout as answers:
+    assert helper.stdin is not None
+    assert helper.stdout is not None
+    with helper.stdin as pipe, helper.stdout as acknowledgements:
         for descriptor in (1, 2):
-            os.dup2(entrance.fileno(), descriptor)
+            os.dup2(pipe.fileno(), descriptor)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True, write_through=False)
         try:
             yield
         finally:
-            _wait_until_passed_on(entrance, answers, mark)
+            _flush(pipe, acknowledgements, marker)
 
 
-def _wait_until_passed_on(entrance: IO[bytes], answers: IO[bytes], mark: str) -> None:
-    """So that what was said before does not come after the command's last words."""
+def _flush(pipe: IO[bytes], acknowledgements: IO[bytes], marker: str) -> None:
+    """Wait until the helper has written all messages, so that the command's last lines come after them."""
     with suppress(OSError, ValueError):
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os.write(entrance.fileno(), f"\n{mark}\n".encode())
-        if select.select([answers], [], [], _PASSED_ON_S)[0]:
-            answers.read(1)
+        os.write(pipe.fileno(), f"\n{marker}\n".encode())
+        if select.select([acknowledgements], [], [], _FLUSH_TIMEOUT_S)[0]:
+            acknowledgements.read(1)
 
 
 @contextmanager
-def signs_of_life(what: Callable[[], str], err: TextIO) -> Iterator[Callable[[], None]]:
-    """A line on `err` whenever it was quiet for long. The function that is yielded says that something was shown."""
-    shown, over = threading.Event(), threading.Event()
-    began = time.monotonic()
+def heartbeat(stage: Callable[[], str], err: TextIO) -> Iterator[Callable[[], None]]:
+    """Print a line to `err` after every 30 seconds without output. Yields a function that restarts the interval.
 
-    def heard() -> None:
-        nonlocal began
-        began = time.monotonic()
-        shown.set()
+    `stage` returns the start of that line: what the command is doing.
+    """
+    restarted, stopped = threading.Event(), threading.Event()
+    started_at = time.monotonic()
 
-    def watch() -> None:
-        while not over.is_set():
-            if shown.wait(_QUIET_S):
-                shown.clear()
+    def reset_timer() -> None:
+        nonlocal started_at
+        started_at = time.monotonic()
+        restarted.set()
+
+    def print_heartbeats() -> None:
+        while not stopped.is_set():
+            if restarted.wait(_HEARTBEAT_S):
+                restarted.clear()
             else:
-                with suppress(OSError, ValueError):  # nobody reads it
-                    print(f"{what()}: {time.monotonic() - began:.0f} s so far", file=err, flush=True)
+                with suppress(OSError, ValueError):  # the reader is gone
+                    print(f"{stage()}: {time.monotonic() - started_at:.0f} s so far", file=err, flush=True)
 
-    watcher = threading.Thread(target=watch, name="signs of life", daemon=True)
-    watcher.start()
+    thread = threading.Thread(target=print_heartbeats, name="heartbeat", daemon=True)
+    thread.start()
     try:
-        yield heard
+        yield reset_timer
     finally:
-        over.set()
-        shown.set()
-        watcher.join()
+        stopped.set()
+        restarted.set()
+        thread.join()
 
 
 def number(value: float, decimals: int = 1) -> str:
-    """A figure with so many decimals, or more where it would otherwise be lost: two digits of it are shown.
+    """Format a number with this many decimals, or more for small numbers: at least two significant digits.
 
     >>> number(21.04), number(0.034), number(-0.5), number(0.0), number(0.00001)
     ('21.0', '0.034', '-0.50', '0.0', '1.0e-05')

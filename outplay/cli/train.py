@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from outplay.cli.output import apart_from_environments
+from outplay.cli.output import separate_output
 from outplay.errors import ConfigError, EnvError
 from outplay.registry import algorithms
 
@@ -17,38 +17,44 @@ if TYPE_CHECKING:
     from outplay.runs.experiments import Experiment
     from outplay.runs.run import Run
 
-_RUN = f"The algorithm: {', '.join(algorithms.shipped)}, or one of an installed package; PPO unless given."
+_RUN = f"The algorithm: {', '.join(algorithms.shipped)}, or one of an installed package; default PPO."
 
 
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe that ships: `outplay recipes` lists them.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="A built-in recipe: `outplay recipes` lists them.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="An experiment file (YAML).")] = None,
     env: Annotated[str | None, typer.Option(help="A Gymnasium id, or an import path (module:Class).")] = None,
     run: Annotated[str | None, typer.Option(help=_RUN)] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE: end when the metric reaches it; repeatable.")
+        list[str] | None,
+        typer.Option(help="METRIC=VALUE: stop when the metric reaches the value; repeatable."),
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE: a setting, as lr=0.001; repeatable.")] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(help="What an update is made from: steps; or episodes, where it counts those (pong-pg)."),
+        typer.Option(help="Batch size: train_batch_size in steps, or train_batch_episodes if that is set (pong-pg)."),
     ] = None,
-    num_workers: Annotated[str | None, typer.Option(help="Processes that collect: 0, 1, 2 … or auto.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Where workers run: inline, process (the default) or ray.")] = None,
+    num_workers: Annotated[str | None, typer.Option(help="Number of worker processes: 0, 1, 2 … or auto.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Where workers run: inline, process (default) or ray.")] = None,
     address: Annotated[
-        str | None, typer.Option(help="With --engine ray: the cluster to join (auto, host:port).")
+        str | None, typer.Option(help="With --engine ray: the address of the cluster (auto, host:port).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Where all randomness comes from.")] = None,
-    name: Annotated[str | None, typer.Option(help="The experiment's name.")] = None,
-    results_dir: Annotated[Path | None, typer.Option(help="Where runs go; ~/outplay_results unless given.")] = None,
-    checkpoint_freq: Annotated[int | None, typer.Option(help="Save every so many iterations.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed of the run.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the experiment: the folder of its runs.")] = None,
+    results_dir: Annotated[Path | None, typer.Option(help="Folder of all runs; default ~/outplay_results.")] = None,
+    checkpoint_freq: Annotated[int | None, typer.Option(help="Iterations between checkpoints; 0: none.")] = None,
     callback: Annotated[
-        list[str] | None, typer.Option(help="An import path (module:Class) of a callback; repeatable.")
+        list[str] | None,
+        typer.Option(help="A callback: an import path (module:Class), or a registered name; repeatable."),
     ] = None,
-    resume: Annotated[str | None, typer.Option(help="Go on with this run, exactly where it was.")] = None,
-    init_from: Annotated[str | None, typer.Option(help="Start from the weights of this run or checkpoint.")] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="Import what a run names, from where it says.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the whole configuration, and do nothing.")] = False,
+    resume: Annotated[str | None, typer.Option(help="Resume this run from its newest checkpoint.")] = None,
+    init_from: Annotated[
+        str | None, typer.Option(help="Start a new run from the weights of this run or checkpoint.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Allow importing from the modules and folders that a run or file names.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per iteration.")] = False,
 ) -> None:
     """Train an agent: a recipe, an experiment file, or any environment.
@@ -63,26 +69,26 @@ def train(
         if dry_run:
             _print_configuration([overrides.applied_to_run(resume, results_dir, trust)], folders, resuming=True)
             return
-        with _own_output() as (out, err):
+        with _command_output() as (out, err):
             _start_engine(engine, address)
             _train(lambda: overrides.resumed(resume, results_dir, trust, folders), as_json, out, err)
         return
     jobs = [overrides.apply(experiment) for experiment in _experiments(recipe, file, overrides, trust)]
     if name is not None and len(jobs) > 1:
-        raise ConfigError(f"--name is for one experiment, and {file} holds {len(jobs)}")
+        raise ConfigError(f"--name is for one experiment, and {file} contains {len(jobs)}")
     if dry_run:
         _print_configuration(jobs, folders)
         return
-    with _own_output() as (out, err):
+    with _command_output() as (out, err):
         _check_all(jobs, folders, file)
         _start_engine(engine, address)
         for job in jobs:
             if not _train(lambda job=job: _created(job, results_dir, folders, init_from, file), as_json, out, err):
-                break  # Ctrl-C means all of them
+                break  # Ctrl-C stops all experiments
 
 
 def _check_all(jobs: list[Experiment], folders: list[Path], file: Path | None) -> None:
-    """A mistake in the last experiment of a file is told before the first one is trained."""
+    """Check all experiments of a file before the first one is trained."""
     if len(jobs) > 1:
         from outplay.runs.loading import make_algorithm
 
@@ -93,7 +99,7 @@ def _check_all(jobs: list[Experiment], folders: list[Path], file: Path | None) -
 
 @contextmanager
 def _in_file(file: Path | None, job: Experiment) -> Iterator[None]:
-    """A mistake names the file and the experiment that it is in."""
+    """Prefix error messages with the file and the experiment."""
     try:
         yield
     except (ConfigError, EnvError) as error:
@@ -103,7 +109,7 @@ def _in_file(file: Path | None, job: Experiment) -> Iterator[None]:
 
 
 class _Overrides:
-    """What the command line says over a recipe, a file or an old run."""
+    """Command line options that override the settings of a recipe, a file or a resumed run."""
 
     def __init__(
         self,
@@ -126,30 +132,31 @@ class _Overrides:
         self.settings = [parse_setting(text, "--config") for text in config or []]
         self.batch_size = batch_size
         if num_workers is not None:
-            self.settings.append(("num_workers", num_workers if num_workers == "auto" else _whole(num_workers)))
+            self.settings.append(("num_workers", num_workers if num_workers == "auto" else _integer(num_workers)))
         if seed is not None:
             self.settings.append(("seed", seed))
         given = {"env": env, "run": run, "name": name, "checkpoint_freq": checkpoint_freq}
         self.given = {key: value for key, value in given.items() if value is not None}
 
-    def config(self, onto: dict[str, Any]) -> dict[str, Any]:
+    def config(self, config: dict[str, Any]) -> dict[str, Any]:
+        """`config` with the overrides applied."""
         from outplay.runs.experiments import nested
 
         for key, value in self.settings:
-            onto = nested(onto, key, value)
+            config = nested(config, key, value)
         if self.batch_size is not None:
-            counts_episodes = onto.get("train_batch_episodes") is not None
-            onto = {**onto, "train_batch_episodes" if counts_episodes else "train_batch_size": self.batch_size}
-        return onto
+            counts_episodes = config.get("train_batch_episodes") is not None
+            config = {**config, "train_batch_episodes" if counts_episodes else "train_batch_size": self.batch_size}
+        return config
 
-    def apply(self, onto: Experiment) -> Experiment:
+    def apply(self, base: Experiment) -> Experiment:
         from outplay.runs.experiments import experiment
 
-        data = {**onto.model_dump(), **self.given, "config": self.config(onto.config)}
-        data["callbacks"] = list(dict.fromkeys([*onto.callbacks, *self.callbacks]))
+        data = {**base.model_dump(), **self.given, "config": self.config(base.config)}
+        data["callbacks"] = list(dict.fromkeys([*base.callbacks, *self.callbacks]))
         if self.stop:
             data["stop"] = self.stop
-        return experiment(data, "the command line" if self.given or self.settings or self.stop else onto.name)
+        return experiment(data, "the command line" if self.given or self.settings or self.stop else base.name)
 
     def applied_to_run(self, resume: str, results_dir: Path | None, trust: bool) -> Experiment:
         from outplay.runs.folder import RunFolder
@@ -164,19 +171,19 @@ class _Overrides:
         from outplay.runs.run import Run
 
         folder = find_run(resume, results_folder(results_dir))
-        made = Run.resume(folder, self.apply, self.env, trust, folders, self.callbacks)
-        how = f"went on from iteration {made.resumed_from}" if made.resumed_from else "no checkpoint: from the start"
-        typer.echo(f"{how} ({made.folder})", err=True)
-        if made.is_finished:
-            typer.echo("it has reached its stop condition already; give another: --stop KEY=VALUE", err=True)
-        return made
+        run = Run.resume(folder, self.apply, self.env, trust, folders, self.callbacks)
+        start = f"iteration {run.resumed_from}" if run.resumed_from else "the start: the run has no checkpoint"
+        typer.echo(f"resumed from {start} ({run.folder})", err=True)
+        if run.is_finished:
+            typer.echo("the run has already reached its stop condition; set another: --stop METRIC=VALUE", err=True)
+        return run
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"--num-workers takes a whole number or auto, not {text!r}") from None
+        raise ConfigError(f"--num-workers takes an integer or auto, not {text!r}") from None
 
 
 def _check_sources(
@@ -184,13 +191,13 @@ def _check_sources(
 ) -> None:
     sources = [name for name, given in (("a recipe", recipe), ("-f", file), ("--resume", resume)) if given is not None]
     if len(sources) > 1:
-        raise ConfigError(f"{' and '.join(sources)} cannot be combined: each says what to train")
+        raise ConfigError(f"{' and '.join(sources)} cannot be combined: each of them names what to train")
     if not sources and env is None:
         raise ConfigError(
             "nothing to train: name a recipe (outplay recipes), a file (-f FILE) or an environment (--env ENV)"
         )
     if resume is not None and init is not None:
-        raise ConfigError("--resume goes on with a run, --init-from starts a new one: give one of them")
+        raise ConfigError("--resume and --init-from cannot be combined: one resumes a run, the other starts a new one")
 
 
 def _experiments(recipe: str | None, file: Path | None, overrides: _Overrides, trust: bool) -> list[Experiment]:
@@ -209,7 +216,7 @@ def _print_configuration(jobs: list[Experiment], folders: list[Path], resuming: 
     from outplay.runs.loading import make_algorithm
 
     for job in jobs:
-        with apart_from_environments(), make_algorithm(job, folders, resuming) as algorithm:
+        with separate_output(), make_algorithm(job, folders, resuming) as algorithm:
             config = algorithm.get_config()
             del config["env"]
             body = job.model_dump(mode="json", exclude={"name"})
@@ -228,7 +235,7 @@ def _check_engine(engine: str | None, address: str | None) -> None:
 
 def _start_engine(engine: str | None, address: str | None) -> None:
     if engine is None and address is None:
-        return  # the process engine starts when it is needed
+        return  # the process engine starts on first use
     import outplay
 
     outplay.init(engine or "ray", address=address)
@@ -245,40 +252,40 @@ def _created(
 
 
 def _train(make: Any, as_json: bool, out: TextIO, err: TextIO) -> bool:
-    """Make a run and train it; whether it ended by itself."""
+    """Make a run and train it. Returns whether it reached a stop condition, without a request to stop."""
     from outplay.cli.display import display
     from outplay.cli.interrupts import interruptible
 
     run = make()
     if not run.experiment.stop:
-        typer.echo("no stop condition: it trains until Ctrl-C", file=err)
+        typer.echo("no stop condition: the run trains until Ctrl-C", file=err)
     with display(run, as_json, out, err) as show, interruptible(run, out):
         reason = run.train(show)
     if not as_json:
         typer.echo(f"{reason}; the run is in {run.folder}", file=out)
         if run.video is not None:
-            typer.echo(f"a video of a game: {run.video}", file=out)
+            typer.echo(f"video of one episode: {run.video}", file=out)
             return not run.is_stopping
-        typer.echo(f"watch it: outplay evaluate {_as_typed(run)} --video game.mp4", file=out)
+        typer.echo(f"to record a video: outplay evaluate {_argument_for(run)} --video game.mp4", file=out)
     return not run.is_stopping
 
 
-def _as_typed(run: Run) -> str:
-    """What names this run on a command line: its experiment, if that leads to it."""
-    from outplay.runs.loading import env_to_repeat
+def _argument_for(run: Run) -> str:
+    """The command line argument that names this run: its experiment, if the folder is in the default place."""
+    from outplay.runs.loading import imported_env
     from outplay.runs.results import results_folder
 
-    usual = run.folder.path.parent == results_folder(None) / run.experiment.name
-    env = env_to_repeat(run.algorithm)
-    return (run.experiment.name if usual else str(run.folder)) + (f" --env {env}" if env else "")
+    is_default = run.folder.path.parent == results_folder(None) / run.experiment.name
+    env = imported_env(run.algorithm)
+    return (run.experiment.name if is_default else str(run.folder)) + (f" --env {env}" if env else "")
 
 
 @contextmanager
-def _own_output() -> Iterator[tuple[TextIO, TextIO]]:
-    """stdout and stderr, without what environments print; warnings of the package are sentences on stderr."""
+def _command_output() -> Iterator[tuple[TextIO, TextIO]]:
+    """stdout and stderr without the output of environments. Log messages of the package go to stderr."""
     import logging
 
-    with apart_from_environments() as (out, err):
+    with separate_output() as (out, err):
         handler = logging.StreamHandler(err)
         handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         logging.getLogger("outplay").addHandler(handler)

@@ -7,7 +7,7 @@ from typing import Any
 from outplay.collect.episodes import EpisodeLimits, EpisodeResults
 from outplay.collect.pool import WorkerPool
 from outplay.collect.worker import RolloutSpec
-from outplay.metrics import episode_figures
+from outplay.metrics import episode_metrics
 from outplay.policies import Weights
 
 # Episodes are played side by side in groups of this size, however many workers there are: the result is the same.
@@ -54,7 +54,7 @@ class Evaluator:
         returns = [value for result in whole for value in result.returns]
         lengths = [length for result in whole for length in result.lengths]
         figures = {
-            **episode_figures(returns, lengths),
+            **episode_metrics(returns, lengths),
             "episodes": len(returns),
             "timesteps": sum(result.steps for result in results),
         }

@@ -1,1 +1,1 @@
-"""Runs: experiment files, run folders, checkpoints, metrics. Light to import: nothing is imported here."""
+"""Runs: experiment files, run folders, checkpoints, metrics. This module imports nothing, so that it loads fast."""

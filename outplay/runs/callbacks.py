@@ -1,4 +1,4 @@
-"""Callbacks: a user's own code, called while a run trains."""
+"""Callbacks: user code that a run calls while it trains."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Episode:
-    """An episode of training that has ended."""
+    """A finished training episode."""
 
     episode_return: float
     length: int  # steps
 
 
 class Callback:
-    """Base of callbacks: override the methods that you need.
+    """Base class of callbacks: override the methods that you need.
 
     >>> class Curve(Callback):
     ...     def on_train_start(self, run):
@@ -43,42 +43,42 @@ class Callback:
         """Before the first iteration of this process; `run.algorithm.iteration` is more than 0 after a resume."""
 
     def on_episode_end(self, run: Run, episode: Episode) -> None:
-        """For each episode that ended in an iteration, after the iteration."""
+        """After an iteration, for each episode that ended in it."""
 
     def on_result(self, run: Run, result: dict[str, Any]) -> None:
-        """After each iteration. Numbers that are put into `result` are written with it."""
+        """After each iteration. Numbers added to `result` are recorded as metrics."""
 
     def on_evaluation(self, run: Run, evaluation: dict[str, Any]) -> None:
-        """After each evaluation, before `on_result`. Numbers may be added here, too."""
+        """After each evaluation, before `on_result`. Numbers added to `evaluation` are recorded as metrics."""
 
     def on_checkpoint(self, run: Run, path: Path) -> None:
         """After each checkpoint."""
 
     def on_worker_replaced(self, run: Run, worker: int) -> None:
-        """After an iteration in which this worker died and was replaced."""
+        """After an iteration in which this worker crashed and was replaced."""
 
     def on_train_end(self, run: Run, reason: str) -> None:
-        """When training ends: by a stop condition, by a request, or by a failure, of which `reason` is the sentence."""
+        """When training ends. `reason` is the stop condition, the request to stop, or the error message."""
 
 
 _METHODS = frozenset(name for name in vars(Callback) if name.startswith("on_"))
 
 
 def find_callback(name: str, folders: Iterable[Path] = ()) -> type[Callback]:
-    """The class that an import path (`module:Class`) names, or that an installed package registers by this name.
+    """The callback class for an import path (`module:Class`) or for a name that an installed package registers.
 
-    The module of an import path is looked up in `folders`, too.
+    The module of an import path is also searched in `folders`.
     """
     found = _import(name, folders) if ":" in name else registry.callbacks.load(name)
     if not (isinstance(found, type) and issubclass(found, Callback)):
-        raise ConfigError(f"callbacks: {name!r} is no subclass of outplay.Callback")
+        raise ConfigError(f"callbacks: {name!r} is not a subclass of outplay.Callback")
     return found
 
 
 def _import(path: str, folders: Iterable[Path]) -> Any:
     module_name, _, name = path.partition(":")
     if not module_name or not name:
-        raise ConfigError(f"callbacks: an import path (module:Class) is needed, not {shortened(path)!r}")
+        raise ConfigError(f"callbacks: expected an import path (module:Class), not {shortened(path)!r}")
     found: Any = import_for(f"the callback {path!r}", module_name, folders, ConfigError)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -89,26 +89,26 @@ def _import(path: str, folders: Iterable[Path]) -> Any:
 
 
 def make_callbacks(paths: Sequence[str], objects: Sequence[Any], folders: Iterable[Path]) -> list[Callback]:
-    """A run's callbacks: those that are named, then the given objects."""
+    """The callbacks of a run: instances of the named classes, then the given objects."""
     folders = list(folders)
-    made: list[Callback] = []
+    instances: list[Callback] = []
     for path in paths:
         kind = find_callback(path, folders)
         try:
-            made.append(kind())
+            instances.append(kind())
         except Exception as error:
-            raise ConfigError(f"callback {path} could not be made, without arguments: {_told(error)}") from error
-    for callback in (*made, *objects):
+            raise ConfigError(f"callback {path}: calling it without arguments raised {_summary(error)}") from error
+    for callback in (*instances, *objects):
         _check(callback)
-    return [*made, *objects]
+    return [*instances, *objects]
 
 
 def _check(callback: Any) -> None:
     if not isinstance(callback, Callback):
         is_class = isinstance(callback, type) and issubclass(callback, Callback)
-        hint = f"; make one: {callback.__name__}()" if is_class else ""
+        hint = f"; pass an instance: {callback.__name__}()" if is_class else ""
         raise ConfigError(
-            f"callbacks: an outplay.Callback or an import path (module:Class) is needed, not {callback!r}{hint}"
+            f"callbacks: expected an outplay.Callback or an import path (module:Class), not {callback!r}{hint}"
         )
     unknown = [name for name in dir(callback) if name.startswith("on_") and name not in _METHODS]
     if unknown:
@@ -116,7 +116,7 @@ def _check(callback: Any) -> None:
 
 
 def check_callback_trust(recorded: Sequence[str], given: Sequence[str], trust: bool, where: str) -> None:
-    """Import paths on disk are not imported unless the user repeats or trusts them; installed packages are trusted."""
+    """Raise CheckpointError if a recorded import path is neither repeated nor trusted. Registered names are trusted."""
     for path in recorded:
         if ":" in path and path not in given and not trust:
             raise CheckpointError(
@@ -130,12 +130,12 @@ def name_of(callback: Callback) -> str:
 
 
 class Callbacks:
-    """The callbacks of a run, called in order. What goes wrong becomes a CallbackError that names the callback."""
+    """Calls the callbacks of a run in order. An exception becomes a CallbackError that names the callback."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = list(callbacks)
         self._has_started = False
-        self._restarts: list[int] = []  # of each worker, so far
+        self._restarts: list[int] = []  # per worker, at the last call
 
     def start(self, run: Run) -> None:
         if not self._has_started:
@@ -143,7 +143,7 @@ class Callbacks:
             self._call("on_train_start", run)
 
     def after_iteration(self, run: Run, result: dict[str, Any]) -> None:
-        """Workers that were replaced, episodes, an evaluation, the result: in this order."""
+        """Call the methods of an iteration, in this order: replaced workers, episodes, evaluation, result."""
         for worker in self._newly_replaced(run.algorithm.worker_restarts):
             self._call("on_worker_replaced", run, worker)
         for episode_return, length in zip(result["episode_returns"], result["episode_lengths"], strict=True):
@@ -161,10 +161,10 @@ class Callbacks:
             self._call("on_train_end", run, reason)
 
     def _newly_replaced(self, restarts: list[int]) -> list[int]:
-        """The workers that were replaced since the last call; one that was replaced twice is there twice."""
+        """The workers that were replaced since the last call; a worker is listed once per replacement."""
         before, self._restarts = self._restarts, restarts
         before = before + [0] * (len(restarts) - len(before))
-        # Fewer than before: all workers were ended in between, and others started.
+        # A smaller count than before: all workers were stopped, and new ones started.
         new = [now - then if now >= then else now for now, then in zip(restarts, before, strict=False)]
         return [worker for worker, times in enumerate(new) for _ in range(times)]
 
@@ -172,32 +172,32 @@ class Callbacks:
         metrics = next((argument for argument in arguments if isinstance(argument, dict)), {})
         for callback in self._callbacks:
             keys, lists = set(metrics), {id(value) for value in metrics.values() if isinstance(value, list)}
-            told = f"callback {name_of(callback)}: {method}"
+            where = f"callback {name_of(callback)}: {method}"
             try:
                 getattr(callback, method)(run, *arguments)
             except Exception as error:
-                raise CallbackError(f"{told} raised {_told(error)}") from error
+                raise CallbackError(f"{where} raised {_summary(error)}") from error
             if missing := sorted(keys - set(metrics)):
-                raise CallbackError(f"{told} removed {missing[0]!r} from the metrics; a callback may only add some")
-            _check_numbers(metrics, lists, told)
+                raise CallbackError(f"{where} removed the metric {missing[0]!r}; a callback may only add metrics")
+            _check_numbers(metrics, lists, where)
 
 
-def _check_numbers(metrics: dict[str, Any], lists: set[int], told: str, prefix: str = "") -> None:
-    """Sinks take numbers, and the `lists` that a result has by itself. Numpy's numbers become Python's."""
+def _check_numbers(metrics: dict[str, Any], lists: set[int], where: str, prefix: str = "") -> None:
+    """Raise CallbackError unless all metrics are numbers, or `lists` of the result. Converts numpy numbers."""
     for key, value in metrics.items():
         if not isinstance(key, str):
-            raise CallbackError(f"{told} added the metric {key!r}; names must be strings")
+            raise CallbackError(f"{where} added the metric {key!r}; names must be strings")
         if isinstance(value, dict):
-            _check_numbers(value, lists, told, f"{prefix}{key}/")
+            _check_numbers(value, lists, where, f"{prefix}{key}/")
         elif isinstance(value, numbers.Integral) and abs(int(value)) <= sys.float_info.max:
             metrics[key] = int(value)
         elif isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
             metrics[key] = float(value)
         elif id(value) not in lists:
-            raise CallbackError(f"{told} added {prefix}{key}: a metric must be a number, not {shortened(repr(value))}")
+            raise CallbackError(f"{where} added {prefix}{key}: a metric must be a number, not {shortened(repr(value))}")
 
 
-def _told(error: Exception) -> str:
+def _summary(error: Exception) -> str:
     """An exception in one line, with the line of code that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     text = shortened(f"{type(error).__name__}: {error}".splitlines()[0], 200)

@@ -1,18 +1,18 @@
-"""Checkpoints on disk: tensors as safetensors, everything else as JSON; nothing that could be executed.
+"""Checkpoints on disk: tensors as safetensors, everything else as JSON. No file contains executable code.
 
     checkpoint_000010/
       weights.safetensors     the network
-      optimizer.safetensors   what the learner knows besides
-      envs.safetensors        what environments are rebuilt from
+      optimizer.safetensors   the learner: optimizer moments, normaliser statistics, target networks
+      envs.safetensors        the environments: recorded actions or saved state, recurrent state
       state.json              counters, settings, spaces
-      replay/                 steps that are learned from again, in segments (algorithms with a replay)
-      manifest.json           the hash of each of these
+      replay/                 the replay buffer, in segments (algorithms with a replay buffer)
+      manifest.json           SHA-256 hashes of all these files
 
-A segment that is full never changes: it is written once, and later checkpoints have a hard link to the same file.
+A full segment never changes: it is written once, and later checkpoints have a hard link to the same file.
 
-A checkpoint appears by a rename after everything in it is on the disk, or not at all. One that replaces another of the
-same iteration changes places with it in one step. Where the file system cannot do that, the old one is set aside as
-`.checkpoint_000010.old.part` for a moment; if the process is killed then, it is found and read there.
+Writing is atomic: all files are written and synced to a temporary folder, which is then renamed. A checkpoint that
+replaces another of the same iteration is exchanged with it in one system call. On file systems without that call, the
+old checkpoint is first renamed to `.checkpoint_000010.old.part`. If the process is killed then, it is read from there.
 """
 
 from __future__ import annotations
@@ -41,61 +41,61 @@ from outplay.runs.results import as_path
 from outplay.schema import checked_manifest, checked_state
 
 if TYPE_CHECKING:
-    from torch import Tensor  # takes seconds to import, and listing checkpoints needs none
+    from torch import Tensor  # importing torch takes seconds, and listing checkpoints does not need it
 
 log = logging.getLogger("outplay")
 
 FORMAT = 1
-_ASIDE = ".old.part"
-_NAME = re.compile(rf"^checkpoint_(\d{{6,}})$|^\.checkpoint_(\d{{6,}}){re.escape(_ASIDE)}$")
+_BACKUP = ".old.part"
+_NAME = re.compile(rf"^checkpoint_(\d{{6,}})$|^\.checkpoint_(\d{{6,}}){re.escape(_BACKUP)}$")
 _TENSORS = ("weights", "optimizer")
 _SEGMENTS = "replay"
 _SEGMENT = re.compile(rf"{_SEGMENTS}/([\w-]+)\.safetensors", re.ASCII)
 
-# Errors of files that will never be readable. After others (no permission, too many open files) no older checkpoint is
-# used instead: they may pass.
-_LASTING = (errno.EISDIR, errno.ELOOP, errno.EIO)
+# Permanent errors: the file will never be readable, so an older checkpoint is used. Other errors (no permission, too
+# many open files) may be temporary, and are reported instead.
+_PERMANENT = (errno.EISDIR, errno.ELOOP, errno.EIO)
 
 Arrays = dict[str, np.ndarray]
 T = TypeVar("T")
 
 
 class DamagedCheckpointError(CheckpointError):
-    """It is not what was written: an older one may do."""
+    """A file of the checkpoint is damaged or missing; an older checkpoint may be readable."""
 
 
 @dataclass
 class Checkpoint:
-    """What is saved."""
+    """The content of a checkpoint."""
 
     state: dict[str, Any]
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     envs: Arrays = field(default_factory=dict)
-    segments: Mapping[str, Callable[[], Arrays]] = field(default_factory=dict)  # by name: how to get what is in them
-    hashes: dict[str, str] = field(default_factory=dict)  # of the segments of one that was read
+    segments: Mapping[str, Callable[[], Arrays]] = field(default_factory=dict)  # by name: a function that reads it
+    hashes: dict[str, str] = field(default_factory=dict)  # of the segments, if the checkpoint was read from disk
 
 
 @dataclass
-class OnDisk:
-    """Segments that were written to, or read from, a checkpoint: the hash of each by its name."""
+class SavedSegments:
+    """Segments of the checkpoint that was last written or read: their hashes by name."""
 
     folder: Path | None = None
     hashes: dict[str, str] = field(default_factory=dict)
 
     def present(self) -> set[str]:
-        """Those that are still there, and still the same."""
+        """The names of the segments that still exist in the folder, unchanged."""
         return (
             set() if self.folder is None else {n for n, h in hashes_in(self.folder).items() if self.hashes.get(n) == h}
         )
 
 
 def write_checkpoint(
-    checkpoint: Checkpoint, folder: Path, before: OnDisk | None = None, known: Collection[str] = ()
-) -> OnDisk:
-    """Write a checkpoint to `folder`. If that fails, nothing is left of it and what was there before still is.
+    checkpoint: Checkpoint, folder: Path, previous: SavedSegments | None = None, known: Collection[str] = ()
+) -> SavedSegments:
+    """Write a checkpoint to `folder`, atomically: after a failure, `folder` is unchanged.
 
-    Segments that are `known` to be there `before` are not written again.
+    The `known` segments of the `previous` checkpoint are linked, not written again. Returns the segments.
     """
     from safetensors.numpy import save as save_arrays
     from safetensors.torch import save
@@ -108,26 +108,26 @@ def write_checkpoint(
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left_overs(folder.parent)
+        _remove_leftovers(folder.parent)
         temporary.mkdir()
         for name, data in files.items():
             write_file(temporary / name, data)
-        segments = _write_segments(checkpoint, temporary, before or OnDisk(), known)
+        segments = _write_segments(checkpoint, temporary, previous or SavedSegments(), known)
         hashes |= {_segment_file(name): value for name, value in segments.items()}
         write_file(temporary / "manifest.json", json.dumps(hashes, indent=1).encode())
         sync_folder(temporary)
         _swap(temporary, folder)
         sync_folder(folder.parent)
-        _discard(_aside(folder))
+        _discard(_backup_of(folder))
     except OSError as error:
         raise RunError(f"the checkpoint {folder} could not be written: {error.strerror or error}") from error
     finally:
         _discard(temporary)
-    return OnDisk(folder, segments)
+    return SavedSegments(folder, segments)
 
 
-def _remove_left_overs(folder: Path) -> None:
-    """Of a process that was killed while it wrote. What was set aside is kept where nothing took its place."""
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary files of a process that was killed. A backup without a replacement is kept."""
     needed = checkpoints_in(folder)
     for path in folder.glob(".checkpoint_*.part"):
         if path not in needed:
@@ -135,12 +135,14 @@ def _remove_left_overs(folder: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    with contextlib.suppress(OSError):  # the next checkpoint that is written tries again
+    with contextlib.suppress(OSError):  # the next write_checkpoint() tries again
         remove(path)
 
 
-def _write_segments(checkpoint: Checkpoint, folder: Path, before: OnDisk, known: Collection[str]) -> dict[str, str]:
-    """Link or write all segments; their hashes by name."""
+def _write_segments(
+    checkpoint: Checkpoint, folder: Path, previous: SavedSegments, known: Collection[str]
+) -> dict[str, str]:
+    """Link or write all segments. Returns their hashes by name."""
     from safetensors.numpy import save
 
     hashes = {}
@@ -148,9 +150,9 @@ def _write_segments(checkpoint: Checkpoint, folder: Path, before: OnDisk, known:
         (folder / _SEGMENTS).mkdir()
     for name, read in checkpoint.segments.items():
         file = folder / _segment_file(name)
-        if before.folder is not None and name in known:
-            _link(before.folder / _segment_file(name), file)
-            hashes[name] = before.hashes[name]
+        if previous.folder is not None and name in known:
+            _link(previous.folder / _segment_file(name), file)
+            hashes[name] = previous.hashes[name]
         else:
             data = save({k: np.ascontiguousarray(array) for k, array in read().items()})
             write_file(file, data)
@@ -174,7 +176,7 @@ def _segment_file(name: str) -> str:
 
 
 def hashes_in(folder: Path) -> dict[str, str]:
-    """The hashes of the segments that a checkpoint has, by name; none if it is not there any more."""
+    """The hashes of a checkpoint's segments, by name; empty if the checkpoint was removed."""
     try:
         found = _segments_of(_manifest(folder))
     except CheckpointError:
@@ -187,26 +189,26 @@ def _segments_of(hashes: dict[str, str]) -> dict[str, str]:
 
 
 def _swap(new: Path, folder: Path) -> None:
-    """Put `new` into the place of `folder`. What was there is then at `new`, or aside; it is never nowhere."""
+    """Replace `folder` by `new`. The old content is then at `new` or at the backup path; it always exists somewhere."""
     if not os.path.lexists(folder):
         new.rename(folder)
     elif not exchange(new, folder):
-        aside = _aside(folder)
-        remove(aside)
-        folder.rename(aside)
+        backup = _backup_of(folder)
+        remove(backup)
+        folder.rename(backup)
         try:
             new.rename(folder)
         except OSError:
-            aside.rename(folder)
+            backup.rename(folder)
             raise
 
 
-def _aside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}{_ASIDE}")
+def _backup_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}{_BACKUP}")
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The JSON part of a checkpoint, verified."""
+    """state.json of a checkpoint, verified and validated."""
     return _parsed_state(folder, _manifest(folder))
 
 
@@ -219,7 +221,7 @@ def _parsed_state(folder: Path, hashes: dict[str, str]) -> dict[str, Any]:
 
 
 def _checked(folder: Path, name: str, check: Callable[[Any], T], value: Any) -> T:
-    """`check(value)`; its ValueError is damage to the file `name`."""
+    """`check(value)`. A ValueError becomes a DamagedCheckpointError about the file `name`."""
     try:
         return check(value)
     except ValueError as error:
@@ -227,7 +229,7 @@ def _checked(folder: Path, name: str, check: Callable[[Any], T], value: Any) -> 
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """A checkpoint, verified by its hashes. Segments are large: each is read and verified when it is asked for."""
+    """Read a checkpoint and verify its hashes. Segments are large: each is read and verified on access."""
     from safetensors.numpy import load as load_arrays
     from safetensors.torch import load
 
@@ -261,26 +263,26 @@ def _manifest(folder: Path) -> dict[str, str]:
 def _verified(folder: Path, name: str, hashes: dict[str, str]) -> bytes:
     data = _read(folder, name)
     if hashlib.sha256(data).hexdigest() != hashes.get(name):
-        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {name} is not what was written")
+        raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {name} does not match its hash")
     return data
 
 
 def _read(folder: Path, name: str) -> bytes:
     path = folder / name
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block forever
             raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {name} is not a file")
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise DamagedCheckpointError(f"{folder} is no checkpoint, or not a whole one: it has no {name}") from error
+        raise DamagedCheckpointError(f"{folder} is not a checkpoint, or is incomplete: it has no {name}") from error
     except OSError as error:
-        kind = DamagedCheckpointError if error.errno in _LASTING else CheckpointError
+        kind = DamagedCheckpointError if error.errno in _PERMANENT else CheckpointError
         raise kind(f"checkpoint {folder}: {name} cannot be read: {error.strerror or error}") from error
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first; each at its own name, or set aside if it is only there."""
-    paths = [*folder.glob(f".checkpoint_*{_ASIDE}"), *folder.glob("checkpoint_*")]
+    """The checkpoints of a run, oldest first. A backup is listed only if its checkpoint is missing."""
+    paths = [*folder.glob(f".checkpoint_*{_BACKUP}"), *folder.glob("checkpoint_*")]
     found = {iteration_of(path): path for path in paths if _NAME.match(path.name)}
     return [found[iteration] for iteration in sorted(found)]
 
@@ -296,7 +298,7 @@ def iteration_of(checkpoint: Path) -> int:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """A checkpoint from what a user wrote, as `use_checkpoint` finds it, verified except for its segments."""
+    """The checkpoint for a user's path, as `use_checkpoint` finds it; verified, except for its segments."""
 
     def verify(folder: Path) -> Path:
         read_checkpoint(folder)
@@ -306,13 +308,13 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def use_checkpoint(path: str | Path, use: Callable[[Path], T]) -> T:
-    """`use` of the checkpoint that a user's path names: itself, a file in it, or the run that it belongs to.
+    """Call `use` with the checkpoint for a user's path: a checkpoint, a file in one, or a run folder.
 
-    Of a run it is the newest that is not damaged: one with which `use` raises DamagedCheckpointError is passed over.
+    For a run folder it is the newest checkpoint with which `use` does not raise DamagedCheckpointError.
     """
     path = as_path(path)
-    if not path.exists() and _aside(path).exists():
-        path = _aside(path)
+    if not path.exists() and _backup_of(path).exists():
+        path = _backup_of(path)
     if (path / "manifest.json").exists():
         return use(path)
     if path.is_file() and (path.parent / "manifest.json").exists():
@@ -322,7 +324,7 @@ def use_checkpoint(path: str | Path, use: Callable[[Path], T]) -> T:
             return _newest(found, use)
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint and no run at {path}")
-    raise CheckpointError(f"{path} is no checkpoint and holds none")
+    raise CheckpointError(f"{path} is not a checkpoint and contains none")
 
 
 def _newest(checkpoints: list[Path], use: Callable[[Path], T]) -> T:
@@ -334,6 +336,6 @@ def _newest(checkpoints: list[Path], use: Callable[[Path], T]) -> T:
             damaged.append(str(error))
             continue
         for sentence in damaged:
-            log.warning("%s; going back to %s", sentence, name_of(iteration_of(path)))
+            log.warning("%s; using %s instead", sentence, name_of(iteration_of(path)))
         return used
     raise CheckpointError("none of the checkpoints can be read: " + "; ".join(damaged))

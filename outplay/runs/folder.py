@@ -1,11 +1,11 @@
-"""RunFolder: all reading and writing of a run folder. Light to import.
+"""RunFolder: reads and writes the files of a run folder. Does not import torch.
 
 config.yaml                      all settings
 metrics.jsonl                    one line per iteration
 status.json                      state, progress, workers; rewritten every second
 control/                         requests to the run: stop, checkpoint, evaluate
 checkpoints/checkpoint_000010/   see runs/checkpoint.py
-videos/  tensorboard/  progress.csv      when asked
+videos/  tensorboard/  progress.csv      optional
 .lock                            held by the process that trains the run
 """
 
@@ -38,13 +38,13 @@ _STATUS = {"state": str, "pid": int, "host": str, "updated": str, "training_iter
 
 
 class RunFolder:
-    """A run on disk, for the process that trains it and for those that watch it.
+    """A run on disk, for the process that trains the run and for other processes that monitor it.
 
     >>> folder = RunFolder("~/outplay_results/poles/PPO_CartPole-v1_3fa9c1_2026-11-15_12-00-00")
     >>> folder.status()["state"]
     'running'
     >>> seen = folder.metrics()
-    >>> new = folder.metrics(since=seen.end)  # only what was written in the meantime
+    >>> new = folder.metrics(since=seen.end)  # only the results since then
     >>> folder.request("stop")
     """
 
@@ -60,7 +60,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, results: Path, experiment: str, algorithm: str, env: str) -> RunFolder:
-        """A new folder RESULTS/<experiment>/<ALGO>_<env>_<id>_<date>, locked."""
+        """Create and lock a new folder RESULTS/<experiment>/<ALGO>_<env>_<id>_<date>."""
         folder = cls(new_run_folder(results, experiment, algorithm, env))
         try:
             folder.lock()
@@ -70,7 +70,7 @@ class RunFolder:
         return folder
 
     def remove(self) -> None:
-        """Delete the folder and everything in it."""
+        """Delete the folder and its content."""
         self.unlock()
         with writing(self.path, "removed"):
             remove(self.path)
@@ -78,7 +78,7 @@ class RunFolder:
     # One writer at a time.
 
     def lock(self) -> None:
-        """Become the process that trains this run. Raises RunError if there is one already."""
+        """Acquire the lock of this run. Raises RunError if another process holds it."""
         if not self.path.is_dir():
             raise RunError(f"the run folder {self.path} does not exist; it was deleted or moved")
         self._lock.acquire()
@@ -88,8 +88,8 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The lock for as long as this takes; if it is held already, it stays so."""
-        if self._lock.is_mine:
+        """Hold the lock within the block. If this object holds it already, it is not released."""
+        if self._lock.is_held:
             yield
             return
         self.lock()
@@ -101,7 +101,7 @@ class RunFolder:
     # config.yaml
 
     def experiment(self, trust: bool = False) -> Experiment:
-        """The experiment that config.yaml records. Its `import_from` counts only with `trust`."""
+        """The experiment in config.yaml. Its `import_from` is ignored without `trust`."""
         from outplay.runs.experiments import load_file
 
         self.check_is_run()
@@ -112,7 +112,7 @@ class RunFolder:
             raise CheckpointError(f"there is no run at {self.path}: it has no config.yaml")
 
     def write_config(self, name: str, body: dict[str, Any]) -> None:
-        """Record an experiment; the folder for requests is made with it."""
+        """Write config.yaml, and create the folder for requests."""
         text = yaml.safe_dump({name: body}, sort_keys=False)
         if len(text) > MOST_YAML_BYTES:
             raise ConfigError(f"config.yaml would be larger than {MOST_YAML_BYTES:,} bytes; env_config is too large")
@@ -123,9 +123,9 @@ class RunFolder:
     # status.json
 
     def status(self) -> dict[str, Any] | None:
-        """What status.json says; None if it is missing or damaged.
+        """The content of status.json; None if it is missing or damaged.
 
-        Its state is "killed" where it says "running" and no process holds the lock any more.
+        The state is "killed" if the file says "running" but no process holds the lock.
         """
         try:
             descriptor = os.open(self.path / "status.json", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -138,8 +138,8 @@ class RunFolder:
         value = status.get("episode_return_mean")
         if value is not None and type(value) not in (int, float):
             return None
-        is_here = status["host"] == os.uname().nodename
-        if status["state"] == "running" and is_here and is_locked(self.path) is False:
+        is_same_host = status["host"] == os.uname().nodename
+        if status["state"] == "running" and is_same_host and is_locked(self.path) is False:
             status["state"] = "killed"
         return status
 
@@ -150,20 +150,20 @@ class RunFolder:
         except RunError:
             if status["state"] != "failed":
                 raise
-            overwrite_file(path, text)  # a full disk has no room for a new file
+            overwrite_file(path, text)  # a full disk has no space for a new file
 
-    # metrics.jsonl, and the same elsewhere
+    # metrics.jsonl and the other metric outputs
 
     def metrics(self, since: Position | None = None) -> Metrics:
-        """The results that were written since a position (the `end` of an earlier call), or all of them."""
+        """The results since a position (the `end` of an earlier call), or all results."""
         return read_metrics(self.path / "metrics.jsonl", since)
 
     def results_until(self, iteration: int) -> tuple[list[Result], list[int]]:
-        """The results up to an iteration, and the numbers of damaged lines of metrics.jsonl."""
+        """The results up to an iteration, and the line numbers of damaged lines of metrics.jsonl."""
         return read_until(self.path / "metrics.jsonl", iteration)
 
     def open_sinks(self, loggers: Sequence[str], kept: list[Result], timesteps: int) -> list[Sink]:
-        """Where results go from now on: metrics.jsonl, and what is asked for. They begin with the results `kept`."""
+        """Open metrics.jsonl and the sinks in `loggers`. Files are rewritten to contain the results `kept`."""
         from outplay.runs.sinks import Csv, JsonLines, TensorBoard
 
         sinks: list[Sink] = []
@@ -208,7 +208,7 @@ class RunFolder:
         return self.path / "control"
 
     def request(self, what: str) -> None:
-        """Ask the run to `stop`, to write a `checkpoint`, or to `evaluate`, after the iteration that it is in."""
+        """Request that the run `stop`s, writes a `checkpoint` or `evaluate`s, after the current iteration."""
         if what not in REQUESTS:
             raise ConfigError(f"no request {what!r}{nearest(what, REQUESTS)}")
         self.check_is_run()
@@ -217,7 +217,7 @@ class RunFolder:
             (self._control / what).touch()
 
     def take_requests(self) -> set[str]:
-        """What was requested since the last call. The requests are removed."""
+        """Read and remove the requests since the last call."""
         found = set()
         for path in sorted(self._control.glob("*")):
             with writing(path, "removed"):
@@ -225,10 +225,10 @@ class RunFolder:
             if path.name in REQUESTS:
                 found.add(path.name)
             else:
-                log.warning("control/%s is no request; stop, checkpoint and evaluate are", path.name)
+                log.warning("control/%s is not a request; valid: stop, checkpoint, evaluate", path.name)
         return found
 
 
 def runs_in(results: Path) -> list[RunFolder]:
-    """All runs of all experiments."""
+    """The runs of all experiments."""
     return [RunFolder(path.parent) for path in results.glob("*/*/config.yaml")]

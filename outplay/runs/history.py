@@ -1,4 +1,4 @@
-"""metrics.jsonl: the results of a run, one per line, and how they are read while the run still writes them."""
+"""metrics.jsonl: the results of a run, one per line. It can be read while the run writes it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from outplay.errors import RunError
 
 Result = dict[str, Any]
 
-_TAIL = 4096  # bytes before a position, by which it is recognised
+_TAIL = 4096  # bytes before a position whose hash identifies the file
 
 
 def as_json(result: Result) -> str:
-    """One line of JSON. What is not a number yet is null, as JSON has no NaN."""
+    """A result as one line of JSON. NaN and infinity become null, since JSON has neither."""
     return json.dumps(_finite(result), separators=(",", ":"))
 
 
@@ -32,7 +32,7 @@ def _finite(value: Any) -> Any:
 
 
 def flattened(result: Result, prefix: str = "") -> Result:
-    """Nested metrics by a path: learner/kl. Lists are left out.
+    """Nested metrics as a flat dict with keys like learner/kl. Lists are omitted.
 
     >>> flattened({"a": 1, "learner": {"kl": 0.1}, "episode_returns": [1.0, 2.0]})
     {'a': 1, 'learner/kl': 0.1}
@@ -48,7 +48,7 @@ def flattened(result: Result, prefix: str = "") -> Result:
 
 @dataclass(frozen=True)
 class Position:
-    """How far metrics.jsonl was read. Integers and a string: it can be sent to a browser and back."""
+    """A position in metrics.jsonl, for incremental reading. Its fields can be serialized as JSON."""
 
     offset: int = 0  # bytes
     lines: int = 0  # before the offset
@@ -58,24 +58,24 @@ class Position:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What was read of metrics.jsonl."""
+    """Results that were read from metrics.jsonl."""
 
     results: list[Result]
-    damaged: list[int]  # numbers of lines that were left out
-    end: Position  # read on from here: metrics(since=end)
-    rewritten: bool = False  # it is another file than before: these results replace all that were read earlier
-    unfinished: bytes = field(default=b"", repr=False)  # the last line, if its end is not written yet
+    damaged: list[int]  # line numbers of damaged lines, which are skipped
+    end: Position  # for the next call: metrics(since=end)
+    rewritten: bool = False  # the file was replaced: these results replace all results that were read before
+    unfinished: bytes = field(default=b"", repr=False)  # the last line, if its newline is not written yet
 
 
 def read_metrics(path: Path, since: Position | None = None) -> Metrics:
-    """The whole lines of metrics.jsonl since a position, or all of them.
+    """Read the complete lines of metrics.jsonl since a position, or all of them.
 
-    A run that is resumed rewrites the file. That is recognised by the file's inode and by the bytes before the
-    position: then the file is read from its beginning.
+    A resumed run rewrites the file. This is detected by the inode and by the hash of the bytes before the position;
+    the file is then read from its start.
     """
     since = since or Position()
     try:
-        # Not blocking: a run folder may come from anyone, and hold a pipe.
+        # Non-blocking: an untrusted run folder may contain a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             inode = os.fstat(descriptor).st_ino
@@ -96,7 +96,7 @@ def read_metrics(path: Path, since: Position | None = None) -> Metrics:
 
 
 def read_until(path: Path, iteration: int) -> tuple[list[Result], list[int]]:
-    """All results up to an iteration, and the numbers of damaged lines. The last line counts without its end, too."""
+    """All results up to an iteration, and the line numbers of damaged lines. The last line may lack its newline."""
     metrics = read_metrics(path)
     last, last_damaged = _parsed([metrics.unfinished], metrics.end.lines)
     results = [result for result in (*metrics.results, *last) if result["training_iteration"] <= iteration]
@@ -104,7 +104,7 @@ def read_until(path: Path, iteration: int) -> tuple[list[Result], list[int]]:
 
 
 def _tail(file: IO[bytes], offset: int) -> str:
-    """A hash of what is before an offset; empty if there is less than that."""
+    """A hash of the bytes before an offset; empty if the file is shorter."""
     length = min(offset, _TAIL)
     if length <= 0:
         return ""
@@ -114,7 +114,7 @@ def _tail(file: IO[bytes], offset: int) -> str:
 
 
 def _parsed(lines: list[bytes], before: int) -> tuple[list[Result], list[int]]:
-    """The results on lines, and the numbers of those that are damaged. Empty lines are passed over."""
+    """The results of these lines, and the line numbers of damaged lines. Empty lines are skipped."""
     parsed = [(number, _result(line)) for number, line in enumerate(lines, before + 1) if line]
     return [result for _, result in parsed if result is not None], [
         number for number, result in parsed if result is None
@@ -122,16 +122,16 @@ def _parsed(lines: list[bytes], before: int) -> tuple[list[Result], list[int]]:
 
 
 def _result(line: bytes) -> Result | None:
-    """The result on a line: metrics by name, the iteration and the return among them. None if it is damaged."""
+    """Parse the result of a line. None if the line is damaged: no JSON, or without the iteration and the return."""
     try:
         result = json.loads(line.decode())
         if not isinstance(result, dict) or "episode_return_mean" not in result:
             return None
         iteration = result.get("training_iteration")
-        is_sound = type(iteration) is int and all(map(_is_number, flattened(result).values()))
+        is_valid = type(iteration) is int and all(map(_is_number, flattened(result).values()))
     except (ValueError, RecursionError):
         return None
-    return result if is_sound else None
+    return result if is_valid else None
 
 
 def _is_number(value: Any) -> bool:

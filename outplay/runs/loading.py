@@ -1,4 +1,4 @@
-"""From experiments, run folders and what a user wrote, to what a Run is made of."""
+"""Builds the parts of a Run (experiment, algorithm, callbacks) from experiments, run folders and user input."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from outplay.runs.results import as_path, find_run
 log = logging.getLogger("outplay")
 
 
-def import_places(experiment: Experiment, folders: Iterable[Path]) -> list[Path]:
-    """Where modules are looked up, besides the working directory."""
+def module_folders(experiment: Experiment, folders: Iterable[Path]) -> list[Path]:
+    """The folders that modules are imported from, besides the working directory."""
     return [*folders, *map(Path, experiment.import_from)]
 
 
 def make_algorithm(experiment: Experiment, folders: Iterable[Path] = (), resuming: bool = False) -> Algorithm:
-    """The algorithm of an experiment; stop conditions and the names of callbacks are checked, too.
+    """Make the algorithm of an experiment. Also checks stop conditions and names of callbacks.
 
-    `resuming`: a checkpoint will be restored, so `auto` is not resolved again.
+    `resuming`: a checkpoint will be restored, so `auto` settings are not resolved again.
     """
-    places = import_places(experiment, folders)
+    search = module_folders(experiment, folders)
     for path in experiment.callbacks:
-        find_callback(path, places)
+        find_callback(path, search)
     algorithm = find_algorithm(experiment.run)(
-        env=experiment.env, config=experiment.config, folders=places, resuming=resuming
+        env=experiment.env, config=experiment.config, folders=search, resuming=resuming
     )
     if any(name.startswith("evaluation/") for name in experiment.stop) and not algorithm.config.evaluation_interval:
         algorithm.stop()
-        raise ConfigError("stop: a condition on evaluation/… needs evaluation_interval, or it is never reached")
+        raise ConfigError("stop: a condition on evaluation/… needs evaluation_interval; otherwise it is never reached")
     return algorithm
 
 
@@ -48,9 +48,9 @@ def recorded_experiment(
     callbacks: Sequence[str] = (),
     trust: bool = False,
 ) -> Experiment:
-    """The experiment of a run as config.yaml records it and `change` alters it.
+    """The experiment in a run's config.yaml, modified by `change`.
 
-    What it would import must be trusted, or repeated: its environment by `env`, its callbacks by `callbacks`.
+    Import paths in config.yaml must be trusted, or repeated: the environment in `env`, callbacks in `callbacks`.
     """
     recorded = folder.experiment(trust)
     where = f"run {folder}"
@@ -58,9 +58,9 @@ def recorded_experiment(
     check_callback_trust(recorded.callbacks, callbacks, trust, where)
     changed = change(recorded)
     if others := sorted(key for key in changed.config if changed.config[key] != recorded.config.get(key)):
-        log.warning("settings differ from the run's (%s): from here on it is another run", ", ".join(others))
+        log.warning("settings differ from those of the run (%s): the result may differ", ", ".join(others))
     if find_algorithm(changed.run) is not find_algorithm(recorded.run):
-        raise CheckpointError(f"{where} is of {recorded.run}, not of {changed.run}")
+        raise CheckpointError(f"{where} belongs to {recorded.run}, not to {changed.run}")
     if changed.name != recorded.name:
         raise ConfigError(f"{where} belongs to the experiment {recorded.name!r}; --name is for new runs")
     return changed.model_copy(update={"env": changed.env if env is None else env})
@@ -69,32 +69,32 @@ def recorded_experiment(
 def assemble(
     experiment: Experiment, folders: Iterable[Path], callbacks: Sequence[Callback | str], resuming: bool = False
 ) -> tuple[Experiment, Algorithm, list[Callback]]:
-    """What a run is made of. Callbacks that are import paths become part of the experiment, which is recorded."""
+    """The experiment, algorithm and callbacks of a run. Callbacks given as strings are recorded in the experiment."""
     objects = [callback for callback in callbacks if not isinstance(callback, str)]
     paths = [*experiment.callbacks, *(callback for callback in callbacks if isinstance(callback, str))]
-    places = import_places(experiment, folders)
-    # The experiment remembers where modules were looked up, for the time that its algorithm is made again.
-    update = {"callbacks": list(dict.fromkeys(paths)), "import_from": [str(place) for place in places]}
+    search = module_folders(experiment, folders)
+    # The experiment keeps the folders: Run.reconfigure() makes the algorithm again.
+    update = {"callbacks": list(dict.fromkeys(paths)), "import_from": [str(folder) for folder in search]}
     experiment = experiment.model_copy(update=update)
     algorithm = make_algorithm(experiment, resuming=resuming)
     try:
-        return experiment, algorithm, make_callbacks(experiment.callbacks, objects, places)
+        return experiment, algorithm, make_callbacks(experiment.callbacks, objects, search)
     except BaseException:
         algorithm.stop()
         raise
 
 
 def with_settings(experiment: Experiment, algorithm: Algorithm, settings: Mapping[str, Any]) -> Experiment:
-    """The experiment of a run with all settings that its algorithm has now, but for those that are given."""
+    """The experiment with the algorithm's present settings, overridden by `settings`."""
     config = {key: value for key, value in algorithm.get_config().items() if key != "env"}
-    config |= {key: value for key, value in experiment.config.items() if key not in config}  # functions
+    config |= {key: value for key, value in experiment.config.items() if key not in config}  # e.g. env_task_fn
     for key, value in settings.items():
         config = nested(config, key, value)
     return experiment.model_copy(update={"config": config})
 
 
-def as_recorded(experiment: Experiment, algorithm: Algorithm) -> dict[str, Any]:
-    """What config.yaml says of a run: all settings, and where its modules were found."""
+def recorded_settings(experiment: Experiment, algorithm: Algorithm) -> dict[str, Any]:
+    """The content of config.yaml: all settings, and the folders that modules were imported from."""
     body = experiment.model_dump(mode="json", exclude={"name", "env", "config"})
     found = [folder for path in experiment.callbacks if ":" in path for folder in import_folders(path)]
     body["import_from"] = list(dict.fromkeys(str(folder) for folder in [*algorithm.env_folders, *found]))
@@ -102,14 +102,14 @@ def as_recorded(experiment: Experiment, algorithm: Algorithm) -> dict[str, Any]:
     return {"env": import_path(algorithm.env_spec.name), **body}
 
 
-def env_to_repeat(algorithm: Algorithm) -> str:
-    """The import path of its environment, which a user has to repeat or to trust; empty if nothing is imported."""
+def imported_env(algorithm: Algorithm) -> str:
+    """The import path of the environment, which users must repeat or trust; empty for registered environments."""
     name = algorithm.env_spec.name
     return name if is_import_path(name) else ""
 
 
-def find_saved(path: str | Path, results: Path) -> Path:
-    """A checkpoint, for its weights, from what a user wrote: itself, or a run as `find_run` finds it (its newest)."""
+def find_weights(path: str | Path, results: Path) -> Path:
+    """The checkpoint for a user's path: a checkpoint, or the newest one of a run as `find_run` finds it."""
     try:
         return find_checkpoint(path)
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""Playing with what a run has saved: evaluations and videos."""
+"""Evaluations and videos of saved policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outplay.envs import check_trust
 from outplay.errors import CheckpointError, OutplayError
 from outplay.runs.checkpoint import name_of, read_state
 from outplay.runs.folder import RunFolder
-from outplay.runs.loading import find_saved
+from outplay.runs.loading import find_weights
 from outplay.runs.results import as_path
 
 log = logging.getLogger("outplay")
@@ -21,7 +21,7 @@ log = logging.getLogger("outplay")
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """A checkpoint that is to be played with: found, and its names trusted."""
+    """A checkpoint to evaluate, whose import paths are trusted."""
 
     folder: Path
     state: dict[str, Any]
@@ -32,18 +32,18 @@ class SavedPolicy:
     def find(
         cls, path: str | Path, results: Path, run: str | None = None, env: Any = None, trust: bool = False
     ) -> SavedPolicy:
-        """What a user wrote: a checkpoint, a run, an experiment. `run` and `env` must match what it is of."""
-        folder = find_saved(path, results)
+        """Find the checkpoint for a user's path or name (see `find_weights`). If given, `run` and `env` must match."""
+        folder = find_weights(path, results)
         state = read_state(folder)
         if run is not None and find_algorithm(run).__name__ != state["algorithm"]:
-            raise CheckpointError(f"checkpoint {folder} is of {state['algorithm']}, not of {run}")
+            raise CheckpointError(f"checkpoint {folder} belongs to {state['algorithm']}, not to {run}")
         remedy = f"repeat it with --env {state['env']}, or add --trust"
         check_trust(state["env"], env, trust, f"checkpoint {folder}", remedy)
-        places = [Path(place) for place in state["env_folders"]] if trust else []
-        return cls(folder, state, state["env"] if env is None else env, places)
+        folders = [Path(name) for name in state["env_folders"]] if trust else []
+        return cls(folder, state, state["env"] if env is None else env, folders)
 
     def load(self, settings: dict[str, Any]) -> Algorithm:
-        """An algorithm on the CPU with these weights, and other settings."""
+        """Make an algorithm on the CPU with these weights; `settings` override the saved ones."""
         config = {key: value for key, value in self.state["config"].items() if key != "env"}
         config |= {"evaluation_num_workers": 0, "num_gpus": 0, "act_on_gpu": False, **settings}
         kind = find_algorithm(self.state["algorithm"])
@@ -57,12 +57,12 @@ class SavedPolicy:
 
 
 @dataclass(frozen=True)
-class Played:
-    """What came of an evaluation."""
+class EvaluationResult:
+    """Metrics of an evaluation, and the error of its video, if any."""
 
     metrics: dict[str, Any]
-    longest: int | None  # steps after which an episode was truncated
-    no_video: OutplayError | None = None  # why
+    longest: int | None  # limit on the steps of an episode
+    video_error: OutplayError | None = None
 
 
 def play(
@@ -72,8 +72,8 @@ def play(
     seed: int | None = None,
     explore: bool = False,
     video: Path | None = None,
-) -> Played:
-    """Play so many episodes or timesteps; and one more episode for a video, if there is a path for it."""
+) -> EvaluationResult:
+    """Evaluate a saved policy for `duration` episodes or timesteps. `video`: record one more episode to this file."""
     settings: dict[str, Any] = {
         "evaluation_duration": duration,
         "evaluation_duration_unit": unit,
@@ -81,7 +81,7 @@ def play(
     }
     if seed is not None:
         settings["seed"] = seed
-    no_video = None
+    video_error = None
     with saved.load(settings) as algorithm:
         metrics = algorithm.evaluate()
         longest = algorithm.longest_evaluation_episode
@@ -91,25 +91,25 @@ def play(
                     algorithm.env_spec, algorithm.policy, video, algorithm.config.seed, explore, longest, algorithm.task
                 )
                 metrics["video"] = str(video)
-            except OutplayError as error:  # told after the metrics, which are good
-                no_video = error
-    return Played(metrics, longest, no_video)
+            except OutplayError as error:  # reported after the metrics, which are valid
+                video_error = error
+    return EvaluationResult(metrics, longest, video_error)
 
 
 def video_path(path: str | Path) -> Path:
-    """Where a video is to go: its format is known, and what writes it is installed."""
+    """The path of a video file. Raises if its format is unknown or the packages for videos are not installed."""
     checked = as_path(path)
     check_video(checked)
     return checked
 
 
 def record_run(folder: RunFolder, algorithm: Algorithm) -> Path | None:
-    """A video of one episode in the run folder. A run without its video is finished all the same."""
+    """Record a video of one episode in the run folder. A failure is only logged: the run itself has finished."""
     path, longest = folder.videos_path / f"{name_of(algorithm.iteration)}.mp4", algorithm.longest_evaluation_episode
     try:
         seed, task = algorithm.config.seed, algorithm.task
         record_video(algorithm.env_spec, algorithm.policy, path, seed, longest=longest, task=task)
     except OutplayError as error:
-        log.warning("there is no video: %s", error)
+        log.warning("the video could not be recorded: %s", error)
         return None
     return path

@@ -1,4 +1,4 @@
-"""What a run writes about itself while it trains: its metrics and its status."""
+"""Recorder: writes the metrics and the status of a run while it trains."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from outplay.runs.sinks import Sink
 
 log = logging.getLogger("outplay")
 
-_HEARTBEAT = 1.0  # seconds between two writings of status.json
+_STATUS_INTERVAL_S = 1.0  # between two updates of status.json
 
 
 class Recorder:
-    """The sinks and the status of a run. While it is open, it holds the folder's lock."""
+    """Writes the metrics and the status of a run. Holds the lock of the run folder while it is open."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ class Recorder:
         self.is_open = False
 
     def open(self, algorithm: Algorithm, loggers: Sequence[str]) -> list[Result]:
-        """Lock the folder and open the sinks; the results up to this iteration, which are kept."""
+        """Lock the folder and open the sinks. Returns the results up to the algorithm's iteration, which are kept."""
         self._folder.lock()
         self.is_open = True
         kept, damaged = self._folder.results_until(algorithm.iteration)
@@ -63,7 +63,7 @@ class Recorder:
 
     @property
     def is_status_due(self) -> bool:
-        return time.monotonic() - self._status_at >= _HEARTBEAT
+        return time.monotonic() - self._status_at >= _STATUS_INTERVAL_S
 
     def close(self) -> None:
         """Close the sinks and unlock the folder."""
@@ -76,7 +76,7 @@ class Recorder:
 
 
 def last_result(kept: list[Result], algorithm: Algorithm) -> Result:
-    """The result of this iteration; if its line is lost, what the algorithm itself knows of it."""
+    """The result of the algorithm's iteration. If its line is missing, a result from the algorithm's counters."""
     if kept and kept[-1]["training_iteration"] == algorithm.iteration:
         return kept[-1]
     if not algorithm.iteration:
@@ -85,5 +85,5 @@ def last_result(kept: list[Result], algorithm: Algorithm) -> Result:
         "training_iteration": algorithm.iteration,
         "timesteps_total": algorithm.timesteps,
         "time_total_s": algorithm.seconds,
-        **algorithm.episodes.figures(),
+        **algorithm.episodes.metrics(),
     }

@@ -1,4 +1,4 @@
-"""A Run: one Algorithm with a run folder. `step()` is one iteration with everything around it."""
+"""Run: an Algorithm with a run folder. `step()` is one iteration with evaluation, metrics and checkpoints."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ log = logging.getLogger("outplay")
 
 
 class Run:
-    """One training run in its folder.
+    """A training run and its folder.
 
     >>> run = Run.create({"env": "CartPole-v1", "stop": {"timesteps_total": 50_000}})
     >>> run.train()
     'timesteps_total reached 50000'
 
-    Or step by step, in a loop of your own:
+    Or iteration by iteration, in your own loop:
 
     >>> with Run.create({"env": "CartPole-v1"}) as run:
     ...     while not run.step()["episode_return_mean"] > 100:
@@ -58,7 +58,7 @@ class Run:
         self._stop_requested = ""
         self._saved_at = -1
 
-    # Making runs.
+    # Creating and resuming.
 
     @classmethod
     def create(
@@ -69,27 +69,29 @@ class Run:
         init_from: str | None = None,
         callbacks: Sequence[Callback | str] = (),
     ) -> Run:
-        """A new run, perhaps from old weights. Everything is checked before its folder is made.
+        """Create a new run. All settings are checked before its folder is created.
 
-        `experiment` is what an experiment file holds: env, run, stop, config. `callbacks` are objects or import paths.
+        `experiment` has the keys of an experiment file: env, run, stop, config. `results` is the folder of all runs.
+        `folders` are additional folders to import modules from. `init_from` is a run or checkpoint to take the initial
+        weights from. `callbacks` are objects or import paths.
         """
         if not isinstance(experiment, Experiment):
             experiment = checked_experiment(dict(experiment), "Run.create()")
         results = results_folder(results)
-        experiment, algorithm, made = loading.assemble(experiment, folders, callbacks)
+        experiment, algorithm, instances = loading.assemble(experiment, folders, callbacks)
         folder = None
         try:
             if init_from is not None:
-                algorithm.load_weights(loading.find_saved(init_from, results))
+                algorithm.load_weights(loading.find_weights(init_from, results))
             folder = RunFolder.create(results, experiment.name, type(algorithm).__name__, algorithm.env_spec.name)
-            run = cls(experiment, algorithm, folder, made)
+            run = cls(experiment, algorithm, folder, instances)
             run._write_config()
             if init_from is not None:
-                run.save()  # so that it can be resumed before its first checkpoint
+                run.save()  # a run that is killed before its first checkpoint resumes from these weights
         except BaseException:
             algorithm.stop()
             if folder is not None:
-                with suppress(OutplayError):  # why it could not be made is what the user has to know
+                with suppress(OutplayError):  # the first error is the one that matters to the user
                     folder.remove()
             raise
         return run
@@ -104,19 +106,20 @@ class Run:
         folders: Iterable[Path] = (),
         callbacks: Sequence[Callback | str] = (),
     ) -> Run:
-        """A run as it was at its newest checkpoint that can be read; `change` may alter its settings.
+        """Resume a run from its newest readable checkpoint.
 
-        What config.yaml alone names is not imported: repeat it (`env`, `callbacks`), or say `trust`.
+        `change` is a function that returns a modified experiment. Import paths in config.yaml are not imported unless
+        they are repeated in `env` and `callbacks`, or `trust` is true.
         """
-        folder = RunFolder(folder.path if isinstance(folder, RunFolder) else folder)  # with a lock of its own
+        folder = RunFolder(folder.path if isinstance(folder, RunFolder) else folder)  # a new lock object
         folder.check_is_run()
         folder.lock()
         algorithm = None
         try:
             repeated = [callback for callback in callbacks if isinstance(callback, str)]
             recorded = loading.recorded_experiment(folder, change, env, repeated, trust)
-            experiment, algorithm, made = loading.assemble(recorded, folders, callbacks, resuming=True)
-            run = cls(experiment, algorithm, folder, made)
+            experiment, algorithm, instances = loading.assemble(recorded, folders, callbacks, resuming=True)
+            run = cls(experiment, algorithm, folder, instances)
             run._restore()
             run._write_config()
         except BaseException:
@@ -134,14 +137,14 @@ class Run:
         self.last_result = last_result(self.folder.results_until(self.algorithm.iteration)[0], self.algorithm)
 
     def _write_config(self) -> None:
-        self.folder.write_config(self.experiment.name, loading.as_recorded(self.experiment, self.algorithm))
+        self.folder.write_config(self.experiment.name, loading.recorded_settings(self.experiment, self.algorithm))
 
     # Training.
 
     def train(self, on_result: Callable[[Result], None] = lambda _: None) -> str:
-        """Train until a stop condition is reached, or for ever without one; the reason why it ended.
+        """Train until a stop condition is reached. Returns the reason why training stopped.
 
-        `on_result` is called with each result, after everything about the iteration is written.
+        `on_result` is called with each result, after metrics and checkpoint of the iteration are written.
         """
         with self._handling_failures():
             self._open()
@@ -151,9 +154,9 @@ class Run:
         return reason
 
     def step(self) -> Result:
-        """One iteration, and all that belongs to it; its result.
+        """Run one iteration with requests, evaluation, callbacks, metrics and checkpoint. Returns its result.
 
-        If anything fails, the iterations before are saved, the workers ended and the folder unlocked.
+        After a failure, the previous iterations are saved, the workers are stopped and the folder is unlocked.
         """
         with self._handling_failures():
             self._open()
@@ -163,7 +166,7 @@ class Run:
                 self.request_stop("stopped by a request in control/")
             if "evaluate" in requests or self._stopping.needs_confirmation(result):
                 self._evaluate(result)
-            self._callbacks.after_iteration(self, result)  # they may add metrics
+            self._callbacks.after_iteration(self, result)  # callbacks may add metrics
             self.last_result = result
             self._recorder.write(result)
             if "checkpoint" in requests or self._keeping.is_due(self.algorithm.iteration):
@@ -175,20 +178,20 @@ class Run:
 
     @property
     def reason_to_stop(self) -> str:
-        """The stop condition that was reached, or the request to stop; empty while the run is to go on."""
+        """The stop condition that was reached, or the reason of a request to stop; empty if the run continues."""
         return self._stop_requested or self._stopping.reason(self.last_result)
 
     @property
     def is_finished(self) -> bool:
-        """Whether it needs no further iteration."""
+        """Whether a stop condition was reached, or a stop was requested."""
         return bool(self.reason_to_stop)
 
     def progress(self, result: Result) -> float:
-        """How near the nearest stop condition is, from 0 to 1."""
+        """Progress towards the nearest stop condition, from 0 to 1."""
         return self._stopping.progress(result)
 
     def request_stop(self, reason: str) -> None:
-        """End after the iteration that runs, with a checkpoint. May be called from a signal handler or a callback."""
+        """Stop after the current iteration, with a checkpoint. Safe to call from a signal handler or a callback."""
         self._stop_requested = reason
 
     @property
@@ -196,7 +199,7 @@ class Run:
         return bool(self._stop_requested)
 
     def _evaluate(self, result: Result) -> None:
-        """An evaluation beside the iteration; it takes part of the run's time like one inside of it."""
+        """Evaluate after an iteration. The time counts as training time, as for evaluations within an iteration."""
         before, started = self.algorithm.seconds, time.perf_counter()
         result["evaluation"] = self.algorithm.evaluate()
         result["time_total_s"] = self.algorithm.seconds = before + time.perf_counter() - started
@@ -204,7 +207,7 @@ class Run:
     # Pausing, changing, cloning.
 
     def pause(self) -> Path:
-        """Save, end the workers and unlock the folder; the checkpoint. `step()` continues exactly from here."""
+        """Save, stop the workers and unlock the folder. Returns the checkpoint. `step()` continues exactly."""
         with self._handling_failures():
             path = self.save()
             if self._recorder.is_open:
@@ -213,9 +216,9 @@ class Run:
         return path
 
     def reconfigure(self, settings: Mapping[str, Any]) -> None:
-        """Continue with changed settings of the algorithm, as {"lr": 1e-4, "model.fcnet_activation": "relu"}.
+        """Change settings of the algorithm, for example {"lr": 1e-4, "model.fcnet_activation": "relu"}.
 
-        The algorithm is built again, from a checkpoint of this iteration. If the settings do not fit, nothing changes.
+        The algorithm is rebuilt from a checkpoint of this iteration. If a setting is invalid, nothing changes.
         """
         experiment = loading.with_settings(self.experiment, self.algorithm, settings)
         with self.folder.locked():
@@ -231,10 +234,10 @@ class Run:
             self._write_config()
 
     def clone_from(self, source: Run | RunFolder | str | Path) -> None:
-        """Take the weights, optimizer, normalisers and replay of another run, or of a checkpoint; then save.
+        """Copy the weights, optimizer, normalisers and replay buffer of another run or checkpoint; then save.
 
-        This run keeps its folder, its settings, its counters and its metrics. A Run of this process gives what it has
-        now, a path or RunFolder its newest checkpoint. If that does not fit, nothing changes.
+        This run keeps its folder, settings, counters and metrics. `source` is a Run (its present state), or a path or
+        RunFolder (its newest checkpoint). If the checkpoint does not fit, nothing changes.
         """
         if isinstance(source, Run):
             source = source.save()
@@ -246,7 +249,7 @@ class Run:
     # Saving.
 
     def save(self) -> Path:
-        """A checkpoint of this iteration, if there is none yet."""
+        """Write a checkpoint of this iteration, unless it exists. Returns its path."""
         path = self.folder.checkpoints_path / name_of(self.algorithm.iteration)
         if self._saved_at != self.algorithm.iteration:
             self._write_checkpoint()
@@ -254,7 +257,7 @@ class Run:
         return path
 
     def _write_checkpoint(self) -> None:
-        if not self.folder.path.is_dir():  # saving would make it anew, with nothing else in it
+        if not self.folder.path.is_dir():  # saving would create it again, without the other files
             raise RunError(f"the run folder {self.folder} was deleted or moved during training")
         with self.folder.locked():
             started = time.monotonic()
@@ -266,10 +269,10 @@ class Run:
         last = self.last_result
         self._recorder.write_status(state, self.algorithm, last, self.progress(last), error)
 
-    # Beginning and ending.
+    # Opening and closing.
 
     def _open(self) -> None:
-        """What `step()` needs, if the run is new, resumed or was paused: the lock, the sinks."""
+        """Lock the folder and open the sinks, if the run is new, resumed or was paused."""
         if not self._recorder.is_open:
             kept = self._recorder.open(self.algorithm, self.experiment.loggers)
             self.last_result = last_result(kept, self.algorithm)
@@ -278,7 +281,7 @@ class Run:
             self._callbacks.start(self)
 
     def end(self, reason: str = "ended") -> None:
-        """The end of training: the last checkpoint, a video if asked for, and the workers' end. `train()` calls it."""
+        """Finish training: write the last checkpoint and the video, stop the workers. `train()` calls this."""
         with self._handling_failures():
             self._open()
             self.stop_reason = reason
@@ -291,7 +294,7 @@ class Run:
             self.close()
 
     def close(self) -> None:
-        """End the workers and unlock the folder, without saving; `pause()` saves first."""
+        """Stop the workers and unlock the folder, without saving. See `pause()`, which saves."""
         try:
             self.algorithm.stop()
         finally:
@@ -309,11 +312,11 @@ class Run:
 
     @contextmanager
     def _handling_failures(self) -> Iterator[None]:
-        """After a failure, what was learned is saved and the run is closed. It may be resumed, or stepped again."""
+        """After a failure, save and close the run. It can be resumed, or stepped again."""
         try:
             yield
         except BaseException as error:
-            if self._recorder.is_open:  # else it was closed where the failure happened, or never opened
+            if self._recorder.is_open:  # otherwise an inner call has closed it, or it was never opened
                 if isinstance(error, Exception):
                     self._after_failure(error)
                 self.algorithm.abandon()
@@ -321,18 +324,18 @@ class Run:
             raise
 
     def _after_failure(self, error: Exception) -> None:
-        """What was learned up to the last whole iteration is kept, and the status told, if the disk takes it."""
+        """Save the last complete iteration and write the status, if the disk allows it."""
         sentence = str(error) if isinstance(error, OutplayError) else f"{type(error).__name__}: {error}"
         sentence = sentence.splitlines()[0]
-        # Where the disk is the trouble, `error` has said so.
+        # If the disk is the cause, `error` reports it already.
         level = logging.DEBUG if isinstance(error, RunError) else logging.WARNING
         try:
             if self.algorithm.iteration > 0:
                 self.save()
         except CallbackError as second:
             log.log(level, "%s", second)
-        except Exception as second:  # noqa: BLE001 - what failed first is what the user has to know
-            log.log(level, "there is no checkpoint of the last iteration: %s", second)
+        except Exception as second:  # noqa: BLE001 - the first error is the one that matters to the user
+            log.log(level, "the last iteration could not be saved: %s", second)
         with _logged(level):
             self._callbacks.end(self, sentence)
         with _logged(level):
@@ -341,7 +344,7 @@ class Run:
 
 @contextmanager
 def _logged(level: int) -> Iterator[None]:
-    """A second failure is told beside the first."""
+    """Log an OutplayError instead of raising it: a second failure must not hide the first."""
     try:
         yield
     except OutplayError as error:

@@ -1,4 +1,4 @@
-"""Where the results of a run go: metrics.jsonl always, CSV and TensorBoard when asked."""
+"""Sinks for the results of a run: metrics.jsonl, and optionally CSV and TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from outplay.runs.history import as_json, flattened
 
 
 class Sink(Protocol):
+    """An output for results."""
+
     def write(self, result: dict[str, Any]) -> None: ...
 
     def close(self) -> None: ...
 
 
 class JsonLines:
-    """metrics.jsonl: one line per iteration, on its way to the disk at once."""
+    """metrics.jsonl: one line per iteration, unbuffered."""
 
     def __init__(self, path: Path, kept: list[dict[str, Any]]) -> None:
         replace_file(path, "".join(as_json(result) + "\n" for result in kept))
@@ -36,7 +38,7 @@ class JsonLines:
 
 
 class Csv:
-    """progress.csv. When a figure comes up for the first time, the file is written anew with one more column."""
+    """progress.csv. When a new metric appears, the file is rewritten with one more column."""
 
     def __init__(self, path: Path, kept: list[dict[str, Any]]) -> None:
         self._rows = [flattened(result) for result in kept]
@@ -69,9 +71,9 @@ class Csv:
 
 
 class TensorBoard:
-    """tensorboard/: every number, over timesteps_total.
+    """tensorboard/: every metric over timesteps_total.
 
-    SummaryWriter is not used: it writes in a thread of its own, whose failures come as tracebacks.
+    SummaryWriter is not used: it writes in a background thread, whose errors would be printed as tracebacks.
     """
 
     def __init__(self, folder: Path, resumed_at: int) -> None:
@@ -86,7 +88,7 @@ class TensorBoard:
             folder.mkdir(exist_ok=True)
         self._file = LogFile(folder / f"events.out.tfevents.{time.time_ns()}.{os.uname().nodename}.{os.getpid()}")
         events = [Event(wall_time=time.time(), file_version="brain.Event:2")]
-        if resumed_at:  # readers then forget what an earlier file says of later steps
+        if resumed_at:  # TensorBoard then drops later steps of earlier files
             events.append(Event(step=resumed_at, session_log=SessionLog(status=SessionLog.START)))
         self._write(events)
 

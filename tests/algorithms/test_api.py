@@ -95,7 +95,7 @@ def test_a_checkpoint_knows_its_algorithm(tmp_path: Path) -> None:
         path = trainer.save(tmp_path)
     with outplay.Algorithm.from_checkpoint(path) as again:
         assert isinstance(again, PPO)
-    with pytest.raises(outplay.CheckpointError, match="the checkpoint is of PPO, not of A2C"):
+    with pytest.raises(outplay.CheckpointError, match="the checkpoint belongs to PPO, not to A2C"):
         outplay.A2C.from_checkpoint(path)
 
 

@@ -463,7 +463,7 @@ def test_a_damaged_segment_is_told_and_an_older_checkpoint_taken(
         ours.restore(saved[-1])
     ours.restore(tmp_path)
     assert ours.iteration == 7
-    assert "going back to checkpoint_000007" in caplog.text
+    assert "using checkpoint_000007 instead" in caplog.text
     ours.stop()
 
 

@@ -295,7 +295,7 @@ def test_an_episode_that_is_too_long_begins_anew(
         path = trainer.save(tmp_path)
     with PPO(env=probes.Walk, config=config) as again, caplog.at_level(logging.WARNING):
         again.restore(path)
-        assert "an episode is long" in caplog.text
+        assert "an episode is too long" in caplog.text
         assert again.train()["training_iteration"] == 3
         assert "could not be rebuilt as they were" in caplog.text
 
@@ -306,5 +306,5 @@ def test_settings_of_the_environments_may_change(tmp_path: Path, caplog: pytest.
         path = trainer.save(tmp_path)
     with PPO(env=probes.Walk, config={**SMALL, "num_envs": 4}) as again:
         again.restore(path)
-        assert "the EnvGroups differ from the checkpoint's: the environments begin anew" in caplog.text
+        assert "the EnvGroups differ from the checkpoint: the environments start new episodes" in caplog.text
         assert again.train()["training_iteration"] == 2

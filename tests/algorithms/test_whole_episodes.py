@@ -50,8 +50,12 @@ def test_ppo_without_a_critic_collects_whole_episodes(given: Any) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "config", "sentence"),
     [
-        (PPO, {"use_critic": False}, "PPO config: batch_mode: with use_critic: false, advantages are the returns of"),
-        (PG, {}, "PG config: batch_mode: PG learns from the returns of whole episodes; leave it complete_episodes"),
+        (
+            PPO,
+            {"use_critic": False},
+            "PPO config: batch_mode: use_critic: false needs complete episodes; leave batch_mode out",
+        ),
+        (PG, {}, "PG config: batch_mode: PG learns from complete episodes; leave it complete_episodes"),
     ],
 )
 def test_cut_episodes_are_refused(algorithm: type[Algorithm], config: dict[str, Any], sentence: str) -> None:

@@ -23,7 +23,7 @@ def test_train_evaluate_and_list(cli: Callable[..., Outcome], tmp_path: Path) ->
     assert [line.split("  ")[0] for line in out.splitlines()[:3]] == ["iteration 1", "iteration 2", "iteration 3"]
     folder = only_run(tmp_path)
     assert out.splitlines()[3] == f"training_iteration reached 3; the run is in {folder}"
-    assert out.splitlines()[4] == "watch it: outplay evaluate mine --video game.mp4"
+    assert out.splitlines()[4] == "to record a video: outplay evaluate mine --video game.mp4"
     assert folder.parent.name == "mine"
 
     code, out, _ = cli("runs")
@@ -36,7 +36,7 @@ def test_train_evaluate_and_list(cli: Callable[..., Outcome], tmp_path: Path) ->
     code, out, _ = cli("evaluate", str(folder), "--steps", "30", "--json", "--run", "PPO", "--env", "CartPole-v1")
     assert json.loads(out)["timesteps"] == 30
     assert "no episode ended within 3 steps; the return so far is 3.00" in cli("evaluate", "mine", "--steps", "3")[1]
-    assert "reached its stop condition already" in cli("train", "--resume", "mine")[2]
+    assert "already reached its stop condition" in cli("train", "--resume", "mine")[2]
 
 
 def test_json_is_one_object_per_iteration(cli: Callable[..., Outcome]) -> None:
@@ -78,7 +78,7 @@ def test_an_experiment_file_with_an_environment_beside_it(
     for arguments, sentence in (
         ([], "names the environment 'custom_env.CustomEnv', which would be imported"),
         (["--env", "CartPole-v1"], "is of the environment 'custom_env.CustomEnv', not of 'CartPole-v1'"),
-        (["--env", "custom_env.CustomEnv", "--run", "A2C"], "is of PPO, not of A2C"),
+        (["--env", "custom_env.CustomEnv", "--run", "A2C"], "belongs to PPO, not to A2C"),
     ):
         code, _, err = cli("evaluate", path, *arguments)
         assert code == 2
@@ -89,7 +89,7 @@ def test_an_experiment_file_with_an_environment_beside_it(
         code, _, err = cli("train", "--resume", str(folder), "--stop", "training_iteration=4", *more)
         assert (code, "which would be imported" in err) == (2, True)
     for wrong, sentence in (
-        (["--run", "A2C"], "is of PPO, not of A2C"),
+        (["--run", "A2C"], "belongs to PPO, not to A2C"),
         (["--name", "other"], "--name is for new runs"),
         (["--stop", "training_iteration=soon"], "stop.training_iteration must be a number, not 'soon'"),
     ):
@@ -99,7 +99,7 @@ def test_an_experiment_file_with_an_environment_beside_it(
         "train", "--resume", str(folder), "--stop", "training_iteration=4", "--env", "custom_env.CustomEnv"
     )
     assert code == 0
-    assert "went on from iteration 3" in err
+    assert "resumed from iteration 3" in err
 
 
 def test_an_environment_is_found_again_from_another_folder(

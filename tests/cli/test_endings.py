@@ -54,7 +54,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Pat
         killed = start(tmp_path, "--resume", str(folder), "--trust")
         assert killed.stderr is not None
         line = wait_for(killed.stderr.readline)
-        went_on.append(int(re.search(r"went on from iteration (\d+)", line)[1]))  # type: ignore[index]
+        went_on.append(int(re.search(r"resumed from iteration (\d+)", line)[1]))  # type: ignore[index]
         assert went_on[-1] == max(saved) > 0
         while int(checkpoints_in(folder / "checkpoints")[-1].name[-6:]) <= went_on[-1] and killed.poll() is None:
             time.sleep(0.01)  # so that each life gets somewhere
@@ -96,7 +96,7 @@ def test_an_environment_that_crashes_the_program_loses_little(tmp_path: Path) ->
     again = start(tmp_path, "--resume", str(folder), "--trust")
     _, err = again.communicate(timeout=100)
     assert again.returncode == 0
-    assert f"went on from iteration {newest}" in err
+    assert f"resumed from iteration {newest}" in err
     (whole,) = (tmp_path / "results" / "whole").glob("*")
     assert [path.name for path in checkpoints_in(whole / "checkpoints")] == ["checkpoint_000060"]
     for name in ("weights.safetensors", "optimizer.safetensors", "envs.safetensors"):
@@ -145,7 +145,7 @@ def test_one_signal_saves_and_ends(tmp_path: Path, sent: signal.Signals) -> None
     running.send_signal(sent)
     out, err = running.communicate(timeout=60)
     assert running.returncode == 0, err
-    assert "ending after this iteration, with a checkpoint" in err
+    assert "stopping after this iteration, with a checkpoint" in err
     assert "stopped by" in out
     folder = only_run(tmp_path)
     done = len((folder / "metrics.jsonl").read_text().splitlines())
@@ -159,7 +159,7 @@ def test_two_signals_end_now(tmp_path: Path) -> None:
     time.sleep(0.5)
     running.send_signal(signal.SIGINT)
     assert running.stderr is not None
-    while "Ctrl-C again ends now" not in running.stderr.readline():
+    while "Ctrl-C again to stop now" not in running.stderr.readline():
         assert running.poll() is None
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)

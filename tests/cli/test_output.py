@@ -1,4 +1,4 @@
-"""What commands show: figures, videos, signs of life; and what environments print, which is none of that."""
+"""What commands show: metrics, videos, heartbeats; and the output of environments, which is kept apart from that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOISE = [
     "reset, says Python",
     "UserWarning: this is old",
 ]
-ONCE = Path(output.__file__).with_name("once.py")
+SCRIPT = Path(output.__file__).with_name("deduplicate.py")
 
 
 # What environments print
@@ -67,9 +67,12 @@ def test_a_dry_run_of_a_noisy_environment_is_yaml(tmp_path: Path) -> None:
 
 
 def said(*pieces: bytes) -> str:
-    """What once.py makes of what it reads, piece by piece."""
+    """The output of deduplicate.py for this input, which it reads piece by piece."""
     with subprocess.Popen(
-        [sys.executable, str(ONCE), "mark"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, str(SCRIPT), "mark"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as passer:
         assert passer.stdin is not None
         assert passer.stdout is not None
@@ -127,7 +130,7 @@ def test_sparse_returns_are_shown(cli: Callable[..., Outcome], tmp_path: Path) -
 def test_off_a_terminal_a_long_iteration_shows_that_it_is_alive(
     cli: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "_QUIET_S", 0.05)
+    monkeypatch.setattr(output, "_HEARTBEAT_S", 0.05)
     slow = ["--env", "tests.probes:Walk", "--config", "env_config={sleep: 0.005}", *SMALL]
     code, out, err = cli("train", *slow, "--stop", "training_iteration=2")
     assert code == 0, err
@@ -139,8 +142,8 @@ def test_off_a_terminal_a_long_iteration_shows_that_it_is_alive(
 
 
 def test_nothing_is_said_while_something_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.signs_of_life(lambda: "working", sys.stderr) as heard:
-        heard()
+    with output.heartbeat(lambda: "working", sys.stderr) as reset_timer:
+        reset_timer()
     assert capsys.readouterr().err == ""
 
 
@@ -226,7 +229,7 @@ def test_a_run_whose_video_fails_is_finished(tmp_path: Path, caplog: pytest.LogC
     run: Run = make(tmp_path, env=probes.Drawn, video_at_end=True, config={"env_config": {"flaw": "raises"}})
     assert run.train() == "training_iteration reached 4"
     assert run.video is None
-    assert "there is no video: environment 'tests.probes:Drawn' cannot be filmed" in caplog.text
+    assert "the video could not be recorded: environment 'tests.probes:Drawn' cannot be filmed" in caplog.text
     assert json.loads((run.folder.path / "status.json").read_text())["state"] == "finished"
 
 

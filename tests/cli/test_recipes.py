@@ -47,7 +47,7 @@ def test_pong_pg_prints_a_line_per_game_and_goes_on_where_it_was(cli: Callable[.
 
     code, out, err = cli("train", "--resume", "pong-pg", "--stop", "training_iteration=11")
     assert code == 0
-    assert "went on from iteration 10" in err
+    assert "resumed from iteration 10" in err
     batch, reward, shown = re.findall(r"batch (\d+), reward (-?\d+), running mean (-?\d+\.\d\d)", out)[0]
     assert batch == "11"
     assert float(shown) == pytest.approx(0.99 * mean + 0.01 * float(reward), abs=0.006)

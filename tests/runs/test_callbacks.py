@@ -215,8 +215,8 @@ def adding(change: Callable[[dict[str, Any]], Any], method: str = "on_result") -
         (lambda r: r.update(best=10**400), "on_result added best: a metric must be a number, not 1000"),
         (lambda r: r["learner"].update(x=object), "on_result added learner/x: a metric must be a number, not <class"),
         (lambda r: r.update({5: 1.0}), "on_result added the metric 5; names must be strings"),
-        (lambda r: r.pop("timesteps_total"), "on_result removed 'timesteps_total' from the metrics"),
-        (lambda r: r.clear(), "on_result removed 'env_steps_per_s' from the metrics"),
+        (lambda r: r.pop("timesteps_total"), "on_result removed the metric 'timesteps_total'"),
+        (lambda r: r.clear(), "on_result removed the metric 'env_steps_per_s'"),
     ],
 )
 def test_metrics_that_are_none(tmp_path: Path, change: Callable[[dict[str, Any]], Any], sentence: str) -> None:
@@ -298,14 +298,14 @@ class Misspelt(Callback):
 @pytest.mark.parametrize(
     ("callback", "sentence"),
     [
-        (5, "an outplay.Callback or an import path (module:Class) is needed, not 5"),
-        (Log, "; make one: Log()"),
+        (5, "expected an outplay.Callback or an import path (module:Class), not 5"),
+        (Log, "; pass an instance: Log()"),
         (Misspelt(), "Misspelt: on_results is never called. Did you mean 'on_result'?"),
         ("nothing", "no callback 'nothing'; no installed package registers one"),
-        (":Thing", "an import path (module:Class) is needed, not ':Thing'"),
+        (":Thing", "expected an import path (module:Class), not ':Thing'"),
         ("nowhere:Thing", "no module 'nowhere' for the callback 'nowhere:Thing'"),
         ("tests.runs.test_callbacks:Logg", "has no 'Logg'. Did you mean 'Log'?"),
-        ("tests.runs.test_callbacks:make", "'tests.runs.test_callbacks:make' is no subclass of outplay.Callback"),
+        ("tests.runs.test_callbacks:make", "'tests.runs.test_callbacks:make' is not a subclass of outplay.Callback"),
     ],
 )
 def test_what_is_no_callback_is_refused_at_once(tmp_path: Path, callback: Any, sentence: str) -> None:
@@ -362,8 +362,8 @@ def test_import_paths_at_the_command_line(scene: Scene, capsys: pytest.CaptureFi
     assert [json.loads(line)["calls"] for line in capsys.readouterr().out.splitlines()] == [1, 2]
     for callback, sentence in (
         ("mycallbacks:Cuonter", "has no 'Cuonter'. Did you mean 'Counter'?"),
-        ("mycallbacks:Needy", "callback mycallbacks:Needy could not be made, without arguments: TypeError"),
-        ("mycallbacks:Plain", "is no subclass of outplay.Callback"),
+        ("mycallbacks:Needy", "callback mycallbacks:Needy: calling it without arguments raised TypeError"),
+        ("mycallbacks:Plain", "is not a subclass of outplay.Callback"),
     ):
         assert scene.outplay(*TRAIN, "--callback", callback) == 2
         (told,) = capsys.readouterr().err.splitlines()

@@ -175,7 +175,7 @@ def test_a_file_that_is_none(
     run.close()
     assert run.resumed_from == 2
     assert f"{name} is not a file" in caplog.text or f"{name} cannot be read: Too many levels" in caplog.text
-    assert "going back to checkpoint_000002" in caplog.text
+    assert "using checkpoint_000002 instead" in caplog.text
     assert find_checkpoint(copied).name == "checkpoint_000002"
 
 
@@ -190,7 +190,7 @@ def test_a_checkpoint_that_is_a_file(
     )
     run = Run.resume(copied, change)
     assert run.resumed_from == 4
-    assert caplog.text.count("it has no manifest.json; going back to checkpoint_000004") == 2
+    assert caplog.text.count("it has no manifest.json; using checkpoint_000004 instead") == 2
     kept: list[list[str]] = []
     run.train(lambda _: kept.append([path.name for path in run.folder.checkpoints()]))
     assert "checkpoint_000005" in kept[0]
@@ -257,7 +257,7 @@ def test_what_is_verified_is_what_is_used(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(DamagedCheckpointError, match=f"{name}.safetensors is not what was written"):
+    with pytest.raises(DamagedCheckpointError, match=f"{name}.safetensors does not match its hash"):
         read()
 
 
@@ -268,7 +268,7 @@ def test_a_damaged_segment_falls_back(tmp_path: Path, caplog: pytest.LogCaptureF
     file.write_bytes(file.read_bytes()[:-1])
     again = Run.resume(run.folder, until(3))
     assert again.resumed_from == 1
-    assert f"{file.name} is not what was written; going back to checkpoint_000001" in caplog.text
+    assert f"{file.name} does not match its hash; using checkpoint_000001 instead" in caplog.text
     again.train()
     assert weights(again) == expected
 
@@ -347,7 +347,7 @@ def told(process: subprocess.Popen[str]) -> str:
     _, err = ended(process)
     assert "Traceback" not in err
     assert process.returncode == 2, err
-    (sentence,) = [line for line in err.splitlines() if not line.startswith(("no stop condition", "went on from"))]
+    (sentence,) = [line for line in err.splitlines() if not line.startswith(("no stop condition", "resumed from"))]
     return sentence
 
 

@@ -25,7 +25,7 @@ def test_learning_that_runs_away_is_told_as_such(tmp_path: Path) -> None:
 
 def test_an_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(RunError, match=r"the run folder .* cannot be made: Not a directory"):
+    with pytest.raises(RunError, match=r"the run folder .* cannot be created: Not a directory"):
         make(tmp_path / "file")
 
 

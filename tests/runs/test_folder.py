@@ -209,7 +209,7 @@ def test_requests(folder: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
     RunFolder(folder.path).request("evaluate")
     (folder.path / "control" / "dance").touch()
     assert folder.take_requests() == {"stop", "evaluate"}
-    assert "control/dance is no request" in caplog.text
+    assert "control/dance is not a request" in caplog.text
     assert folder.take_requests() == set()
     with pytest.raises(ConfigError, match="no request 'halt'"):
         folder.request("halt")

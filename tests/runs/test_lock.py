@@ -50,7 +50,7 @@ def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
     run.train()
     before = {path: path.read_bytes() for path in run.folder.path.rglob("*") if path.is_file()}
     with holder(run.folder.path) as process:
-        with pytest.raises(RunError, match=f"is being trained by process {process.pid}; end that first"):
+        with pytest.raises(RunError, match=f"is being trained by process {process.pid}; stop that process first"):
             Run.resume(run.folder)
         after = {path: path.read_bytes() for path in run.folder.path.rglob("*") if path.is_file()}
         assert {path.name for path in after if after[path] != before.get(path)} == {".lock"}
@@ -72,7 +72,7 @@ def test_the_command_line_says_who_trains_it(tmp_path: Path) -> None:
         second = start(tmp_path, "--resume", str(folder))
         _, err = second.communicate(timeout=60)
         assert second.returncode == 2
-        assert err == f"outplay: run {folder} is being trained by process {running.pid}; end that first\n"
+        assert err == f"outplay: run {folder} is being trained by process {running.pid}; stop that process first\n"
         status = RunFolder(folder).status()
         assert status is not None
         assert status["state"] == "running"
@@ -108,10 +108,10 @@ def test_a_run_folder_without_a_lock_file_is_resumed(tmp_path: Path) -> None:
 
 def test_twice_in_one_process(tmp_path: Path) -> None:
     run = make(tmp_path)
-    with pytest.raises(RunError, match=r"is open in this process already; pause\(\) or close\(\) it there first"):
+    with pytest.raises(RunError, match=r"is already open in this process; pause\(\) or close\(\) it first"):
         Run.resume(run.folder)
     run.step()
-    with pytest.raises(RunError, match="is open in this process already"):
+    with pytest.raises(RunError, match="is already open in this process"):
         Run.resume(run.folder)
     run.train()
     Run.resume(run.folder).close()
@@ -165,7 +165,7 @@ def test_a_reader_does_not_keep_a_writer_out(tmp_path: Path, monkeypatch: pytest
         if len(waited) == 3:
             os.close(reader)
 
-    monkeypatch.setattr(lock, "_RETRY_S", 60.0)
+    monkeypatch.setattr(lock, "_TIMEOUT_S", 60.0)
     monkeypatch.setattr(lock.time, "sleep", let_go)
     folder.lock()
     assert len(waited) == 3
@@ -181,7 +181,7 @@ def test_a_file_system_without_locks(
     monkeypatch.setattr(fcntl, "flock", refuse)
     folder = RunFolder(tmp_path)
     folder.lock()
-    assert "cannot be locked on this file system: do not train the run twice" in caplog.text
+    assert "this file system has no locks; do not train the run in two processes" in caplog.text
     assert is_locked(tmp_path) is None
     folder.unlock()
 

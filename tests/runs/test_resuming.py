@@ -61,7 +61,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplo
     (newest / "weights.safetensors").write_bytes(data)
     again = Run.resume(run.folder, until({"training_iteration": 6}))
     assert again.resumed_from == 2
-    assert "weights.safetensors is not what was written; going back to checkpoint_000002" in caplog.text
+    assert "weights.safetensors does not match its hash; using checkpoint_000002 instead" in caplog.text
     again.train()
     assert weights(again) == weights(whole)
 
@@ -126,14 +126,14 @@ def test_what_is_found_by_a_name(tmp_path: Path) -> None:
     )
     for name in (run.folder.path, run.folder.path.name, run.folder.path.parent, "it"):
         assert find_run(name, tmp_path) == run.folder.path
-    with pytest.raises(CheckpointError, match="is inside of a run; name the run"):
+    with pytest.raises(CheckpointError, match="is inside a run folder; give the run folder"):
         find_run(last, tmp_path)
     for nothing in ("nothing", tmp_path / "nothing"):
         with pytest.raises(CheckpointError, match="there is no run at"):
             find_run(nothing, tmp_path)
     with pytest.raises(CheckpointError, match="there is no checkpoint and no run at"):
         find_checkpoint(tmp_path / "nothing")
-    with pytest.raises(CheckpointError, match="is no checkpoint and holds none"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint and contains none"):
         find_checkpoint(tmp_path)
 
 
@@ -144,14 +144,12 @@ def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
         path = trainer.save(tmp_path)
     with (
         A2C(env="CartPole-v1", config={"num_workers": 0}) as other,
-        pytest.raises(CheckpointError, match="the checkpoint is of PPO, not of A2C"),
+        pytest.raises(CheckpointError, match="the checkpoint belongs to PPO, not to A2C"),
     ):
         other.restore(path)
     with (
         PPO(env="Acrobot-v1", config=CONFIG) as other,
-        pytest.raises(
-            CheckpointError, match=r"its observation space is Box\(.*\(CartPole-v1\), here it is .*\(Acrobot-v1\)"
-        ),
+        pytest.raises(CheckpointError, match=r"its observation space is Box\(.*\(CartPole-v1\), not .*\(Acrobot-v1\)"),
     ):
         other.restore(path)
     with (

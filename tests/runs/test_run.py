@@ -111,7 +111,7 @@ def test_a_limit_on_time_says_so_where_iterations_are_long(tmp_path: Path, caplo
     run = make(tmp_path, stop={"time_total_s": 0.5}, **body)
     assert run.train() == "time_total_s reached 0.5"
     assert len(lines(run)) == 1
-    assert "a run ends after a whole one, so time_total_s may exceed its limit of 0.5" in caplog.text
+    assert "runs stop only between iterations: time_total_s may exceed its limit of 0.5" in caplog.text
 
 
 def test_evaluations_beside_an_iteration_count_as_time(tmp_path: Path) -> None:
@@ -156,11 +156,11 @@ def test_requests_are_obeyed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ({"stop": {"evaluation/episode_return_mean": 1}}, "needs evaluation_interval, or it is never reached"),
+        ({"stop": {"evaluation/episode_return_mean": 1}}, "needs evaluation_interval; otherwise it is never reached"),
         ({"config": {"env_config": {"table": {1: 5}}}}, "env_config.table: keys must be strings, and 1 is a int"),
         ({"config": {"env_config": {"thing": object()}}}, "env_config.thing is a object, which cannot be saved"),
         ({"stop": {"evaluation/nothing": 1}}, "there is no metric 'evaluation/nothing'"),
-        ({"name": "../x"}, "the name '../x' cannot be a folder's"),
+        ({"name": "../x"}, "the name '../x' cannot be used for a folder"),
     ],
 )
 def test_what_could_never_work_is_refused_at_once(tmp_path: Path, body: dict[str, Any], sentence: str) -> None:

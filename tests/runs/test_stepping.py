@@ -123,12 +123,12 @@ def test_a_run_that_another_process_continued_is_not_stepped_here(tmp_path: Path
     run.step()
     run.pause()
     other = Run.resume(run.folder)
-    with pytest.raises(RunError, match="is open in this process already"):
+    with pytest.raises(RunError, match="is already open in this process"):
         run.step()
     other.step()
     other.pause()
     for use in (run.step, run.train, lambda: run.clone_from(other), lambda: run.reconfigure({"lr": 1.0})):
-        with pytest.raises(RunError, match=r"was opened by process \d+ after it was paused here"):
+        with pytest.raises(RunError, match=r"was opened by process \d+ after this process paused it"):
             use()
     assert len(lines(other)) == 2
     again = Run.resume(run.folder)
@@ -287,7 +287,7 @@ def test_what_cannot_be_cloned_changes_nothing(tmp_path: Path) -> None:
     other.train()
     run = make(tmp_path)
     run.step()
-    with pytest.raises(CheckpointError, match="the checkpoint is of another environment"):
+    with pytest.raises(CheckpointError, match="the checkpoint belongs to another environment"):
         run.clone_from(other)
     with pytest.raises(CheckpointError, match="there is no checkpoint and no run at"):
         run.clone_from(tmp_path / "nowhere")

@@ -1,8 +1,8 @@
-"""A program that passes on to stderr what it reads from stdin, each message once.
+"""A program that copies messages from stdin to stderr, each distinct message once.
 
-A message is a line with the indented lines after it (a Python warning has one), or a whole traceback. Several processes
-write at the same time; short messages arrive in one piece. The line that is given as the argument is answered on stdout
-when all that came before it is passed on.
+A message is a line with the indented lines after it (a Python warning has one), or a complete traceback. Several
+processes write at the same time; short messages arrive in one piece. The argument is a marker: when a line equal to it
+is read, all messages before it are written, and a newline on stdout acknowledges it.
 """
 
 import contextlib
@@ -10,12 +10,12 @@ import os
 import select
 import sys
 
-_TOGETHER_S = 0.1  # that the rest of a message may take
-_MOST = 10_000  # messages that are remembered
+_TIMEOUT_S = 0.1  # for the rest of a message
+_MAX_MESSAGES = 10_000  # that are remembered
 
 
-class Once:
-    """Messages, line by line."""
+class Deduplicator:
+    """Assembles messages from lines and writes each distinct message once."""
 
     def __init__(self) -> None:
         self.message: list[bytes] = []
@@ -23,7 +23,7 @@ class Once:
 
     def add(self, line: bytes) -> None:
         if not self._continues(line):
-            self.pass_on()
+            self.flush()
         if line:
             self.message.append(line)
 
@@ -33,40 +33,40 @@ class Once:
         is_traceback = self.message[0].startswith(b"Traceback (most recent call last)")
         return is_traceback and all(part.startswith((b" ", b"\t")) for part in self.message[1:])
 
-    def pass_on(self) -> None:
+    def flush(self) -> None:
         text = b"".join(line + b"\n" for line in self.message)
         self.message = []
         if text and text not in self.seen:
-            if len(self.seen) >= _MOST:
+            if len(self.seen) >= _MAX_MESSAGES:
                 self.seen.clear()
             self.seen.add(text)
             write(text)
 
 
 def write(text: bytes, descriptor: int = 2) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it; those who write must not be stopped by that
+    with contextlib.suppress(OSError):  # the reader is gone; the writing processes must not fail for that
         while text:
             text = text[os.write(descriptor, text) :]
 
 
-def main(mark: bytes) -> None:
-    once, rest = Once(), b""
+def main(marker: bytes) -> None:
+    messages, rest = Deduplicator(), b""
     while True:
-        if not select.select([0], [], [], _TOGETHER_S if once.message or rest else None)[0]:
-            once.pass_on()
-            write(rest)  # a prompt perhaps, or the beginning of a line
+        if not select.select([0], [], [], _TIMEOUT_S if messages.message or rest else None)[0]:
+            messages.flush()
+            write(rest)  # a prompt, or the start of a line
             rest = b""
             continue
         data = os.read(0, 65536)
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            if line == mark:
-                once.pass_on()
+            if line == marker:
+                messages.flush()
                 write(b"\n", 1)
             else:
-                once.add(line)
+                messages.add(line)
         if not data:
-            once.pass_on()
+            messages.flush()
             write(rest)
             return
 

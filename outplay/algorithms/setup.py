@@ -1,0 +1,93 @@
+"""Setup of an Algorithm: its arguments, checks of the environment, specs of environment, policy and rollouts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from outplay.collect import RolloutSpec
+from outplay.config import AlgorithmConfig
+from outplay.envs import EnvSpec, Probe, env_name
+from outplay.errors import ConfigError, EnvError
+from outplay.policies import Policy, PolicySpec
+
+log = logging.getLogger("outplay")
+
+
+def env_and_settings(
+    algorithm: str, env: Any, config: Mapping[str, Any] | AlgorithmConfig | None
+) -> tuple[Any, dict[str, Any]]:
+    """The environment, which `env` or `config` names, and the other settings."""
+    if isinstance(config, AlgorithmConfig):
+        config = {name: getattr(config, name) for name in config.model_fields_set}
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(f"config: settings (key: value) are needed, not {config!r}")
+    settings = dict(config or {})
+    other = settings.pop("env", None)
+    if env is not None and other is not None and env_name(env) != env_name(other):
+        raise ConfigError(f"two environments are named: env is {env!r}, and env in config is {other!r}")
+    env = other if env is None else env
+    if env is None:
+        raise ConfigError(f"{algorithm} needs an environment: env='CartPole-v1', a class, an import path")
+    return env, settings
+
+
+def env_spec(name: str, factory: Any, config: AlgorithmConfig) -> EnvSpec:
+    return EnvSpec(
+        name=name,
+        factory=factory,
+        env_config=config.env_config,
+        max_episode_steps=config.max_episode_steps,
+        frame_stack=config.frame_stack,
+        atari_preprocessing=config.atari_preprocessing,
+        step_timeout_s=config.env_step_timeout_s,
+        fire_on_reset=config.fire_on_reset,
+    )
+
+
+def check_masks(env: str, probe: Probe, algorithm: str, supports_masks: bool) -> None:
+    """Raise EnvError if the environment has action masks and the algorithm does not support them."""
+    if probe.has_action_masks and not supports_masks:
+        raise EnvError(
+            f"environment {env!r} has action_masks(), and {algorithm} does not support action masks; use PPO, A2C or "
+            "PG, or an environment without them"
+        )
+
+
+def warn_about_environment(env: str, probe: Probe) -> None:
+    """Log why resuming will not be exact, and which observations are ignored."""
+    if probe.inexact:
+        remedy = f"; {probe.remedy}" if probe.remedy else ""
+        log.warning("environment %r: %s, so a resumed run will not be exact%s", env, probe.inexact, remedy)
+    if probe.left_out:
+        log.warning("environment %r: text is left out of its observations: %s", env, ", ".join(probe.left_out))
+
+
+def policy_spec(config: AlgorithmConfig, probe: Probe, policy_class: type[Policy], with_value: bool) -> PolicySpec:
+    return PolicySpec(
+        observation_space=probe.observation_space,
+        action_space=probe.action_space,
+        model=config.model,
+        seed=config.seed,
+        with_value=with_value,
+        normalize_observations=config.normalize_observations,
+        normalize_actions=config.normalize_actions,
+        clip_actions=config.clip_actions,
+        policy_class=policy_class,
+        options=policy_class.options_from(config),
+    )
+
+
+def rollout_spec(config: AlgorithmConfig, env: EnvSpec, policy: PolicySpec) -> RolloutSpec:
+    return RolloutSpec(
+        env=env,
+        policy=policy,
+        seed=config.seed,
+        group_sizes=config.group_sizes,
+        fragment_length=config.fragment_length,
+        complete_episodes=config.batch_mode == "complete_episodes",
+        explore=config.explore,
+        device="cuda" if config.act_on_gpu else "cpu",
+        max_worker_restarts=config.max_worker_restarts,
+    )
