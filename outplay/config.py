@@ -25,8 +25,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from outplay.errors import ConfigError, nearest, shortened
-from outplay.parsing import MOST_DEPTH, check_plain
-from outplay.schema import MOST_LANES
+from outplay.parsing import MAX_DEPTH, check_plain
+from outplay.schema import MAX_LANES
 
 
 def _ascending(points: Any) -> Any:
@@ -41,7 +41,7 @@ def _ascending(points: Any) -> Any:
 LARGEST = 10**12  # of sizes and counters: arrays of such a size raise MemoryError, larger ones overflow
 Schedule = Annotated[list[tuple[FiniteFloat, FiniteFloat]], BeforeValidator(_ascending)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-Lanes = Annotated[int, Field(ge=1, le=MOST_LANES)]
+Lanes = Annotated[int, Field(ge=1, le=MAX_LANES)]
 Few = Annotated[int, Field(ge=1, le=1_000)]
 Processes = Annotated[int, Field(ge=0, le=10_000)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -59,7 +59,7 @@ def _square(filters: Any) -> Any:
     ]
 
 
-_MOST_DEPTH = MOST_DEPTH - 8  # of one value: a file that it is written to adds some levels
+_MAX_DEPTH = MAX_DEPTH - 8  # of one value: a file that it is written to adds some levels
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:
@@ -70,8 +70,8 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
     >>> plain({"sizes": (1, 2)}, "env_config")
     {'sizes': [1, 2]}
     """
-    if depth > _MOST_DEPTH:
-        raise ConfigError(f"{shortened(where)}: nested more than {_MOST_DEPTH} levels deep")
+    if depth > _MAX_DEPTH:
+        raise ConfigError(f"{shortened(where)}: nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

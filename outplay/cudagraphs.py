@@ -1,6 +1,6 @@
-"""CUDA graphs: a computation on a GPU recorded once and replayed, without the cost of starting each of its kernels.
+"""CUDA graphs: GPU computations that are captured once and replayed, without the launch overhead of each kernel.
 
-What a recorded function reads and writes must stay where it is; the values there may change.
+The memory that a captured function reads and writes must stay at the same address; its values may change.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 
 Scalar = float | Tensor
 
-_WARM_UPS = 3  # what CUDA's libraries set up on first use must not be recorded
+_WARM_UPS = 3  # calls before capture: the initialisation of CUDA libraries must not be captured
 
 
 class CapturedActing:
-    """A function of tensors of fixed shapes, from memory of the host and back to it.
+    """A captured function of CPU tensors with fixed shapes. The result is a CPU tensor.
 
     >>> captured = CapturedActing(network, (example,), device)
     >>> outputs = captured((observations,))
@@ -47,7 +47,7 @@ class CapturedActing:
 
 @dataclass
 class Minibatch:
-    """Rows that are learned from. A field is a tensor with an entry for each row, a tuple of such tensors, or None."""
+    """A minibatch of rows. A field is a tensor with one entry per row, a tuple of such tensors, or None."""
 
     def __len__(self) -> int:
         return len(self.tensors()[0])
@@ -57,6 +57,8 @@ class Minibatch:
         return [tensor for field in fields for tensor in field if tensor is not None]
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """A copy with `function` applied to every tensor."""
+
         def changed(value: Any) -> Any:
             if value is None:
                 return None
@@ -69,7 +71,7 @@ M = TypeVar("M", bound=Minibatch)
 
 
 class CapturedStep(Generic[M]):
-    """A learner's step: `step(minibatch, *scalars)` gives a number and metrics of any shape, and changes `state`.
+    """A captured gradient step: `step(minibatch, *scalars)` returns a scalar and metrics, and updates `state`.
 
     >>> captured = CapturedStep(step, minibatch, [lr], [weights, moments])
     >>> norm, metrics = captured(minibatch, lr)

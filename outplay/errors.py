@@ -1,25 +1,25 @@
-"""Every exception that Outplay raises on purpose.
+"""The exceptions of Outplay.
 
     OutplayError
-    ├── EngineError            (RuntimeError)   the engine: started twice, not installed, shut down, lost
-    ├── TaskError                               remote code raised; the original is the cause
+    ├── EngineError            (RuntimeError)   the engine: started twice, not installed, shut down, connection lost
+    ├── TaskError                               remote code raised; the original exception is the cause
     ├── TaskCancelledError                      the task was cancelled by outplay.cancel()
-    ├── WorkerDiedError                         the process that ran a task died, and its retries are used up
-    ├── ActorDiedError                          the actor is dead, or died during the call
-    ├── ObjectLostError                         the process that was to produce an object died
-    ├── GetTimeoutError        (TimeoutError)   get() or reserve() waited longer than asked
-    ├── ObjectStoreFullError   (MemoryError)    the object does not fit into the store
-    ├── SerializationError     (TypeError)      the object cannot travel between processes
-    ├── TypeMismatchError      (TypeError)      a typed function got, or returned, another type
-    ├── ResourceError          (ValueError)     more CPUs or GPUs asked for than there are
-    ├── ConfigError            (ValueError)     a setting, an experiment file or an argument is wrong
-    ├── EnvError                                an environment does not exist, or breaks the Gymnasium API
-    │   └── EnvTimeoutError    (TimeoutError)   its step or reset has not returned in env_step_timeout_s
-    ├── CheckpointError                         a checkpoint is missing, damaged, or of something else
+    ├── WorkerDiedError                         the worker process crashed, and no retries are left
+    ├── ActorDiedError                          the actor is dead, or crashed during the call
+    ├── ObjectLostError                         the process that computed an object crashed
+    ├── GetTimeoutError        (TimeoutError)   get() or reserve() timed out
+    ├── ObjectStoreFullError   (MemoryError)    the object store is full
+    ├── SerializationError     (TypeError)      the object cannot be serialized
+    ├── TypeMismatchError      (TypeError)      an argument or result of a typed function has another type
+    ├── ResourceError          (ValueError)     a request for more CPUs or GPUs than the engine has
+    ├── ConfigError            (ValueError)     a setting, an experiment file or an argument is invalid
+    ├── EnvError                                an environment does not exist, or violates the Gymnasium API
+    │   └── EnvTimeoutError    (TimeoutError)   a step or reset exceeded env_step_timeout_s
+    ├── CheckpointError                         a checkpoint is missing, damaged, or does not fit
     ├── CallbackError                           a callback raised, or added a metric that is not a number
-    └── RunError                                a run cannot go on: its folder, its disk, its files
+    └── RunError                                a run cannot continue: its folder, its disk, its files
 
-Each message names what is wrong and, where there is one, the remedy.
+Each message says what is wrong and, if there is one, the remedy.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from typing import Any
 
 
 class OutplayError(Exception):
-    """Base of everything that Outplay raises on purpose."""
+    """Base class of Outplay's exceptions."""
 
 
 class EngineError(OutplayError, RuntimeError):
-    """The engine cannot do what was asked: it is shut down, missing or set up otherwise."""
+    """The engine cannot serve the request: it is shut down, not installed, or started with other settings."""
 
 
 class TaskError(OutplayError):
-    """Remote code raised. `cause` is the original exception, `remote_traceback` its text.
+    """Remote code raised. `cause` is the original exception, `remote_traceback` its formatted traceback.
 
     >>> try:
     ...     outplay.get(task.remote())
@@ -50,7 +50,7 @@ class TaskError(OutplayError):
         self.name = name
         self.remote_traceback = remote_traceback
         self.cause = cause
-        # Pickle drops __cause__; setting it here keeps it however far the error travels.
+        # Pickle drops __cause__; the constructor, which unpickling calls, sets it again.
         self.__cause__ = cause
 
     def __str__(self) -> str:
@@ -58,20 +58,20 @@ class TaskError(OutplayError):
         return f"{summary}\n\nThe remote traceback:\n{self.remote_traceback}"
 
 
-class RemoteExceptionStandIn(Exception):  # noqa: N818 - it stands for any exception
-    """Stands for an exception of remote code that could not travel; says what it was."""
+class RemoteExceptionStandIn(Exception):  # noqa: N818 - it replaces any exception
+    """Replaces an exception of remote code that cannot be serialized; its message describes the original."""
 
 
 class TaskCancelledError(OutplayError):
-    """The task, or the call of an actor, was cancelled by `outplay.cancel`."""
+    """The task or actor call was cancelled by `outplay.cancel`."""
 
 
 class WorkerDiedError(OutplayError):
-    """The process that ran a task died, and the task's retries are used up."""
+    """The worker process of a task crashed, and no retries are left."""
 
 
 class ActorDiedError(OutplayError):
-    """The actor is dead, or died while it ran the call. Its constructor's error, if any, is the cause."""
+    """The actor is dead, or crashed during the call. If its constructor raised, that exception is the cause."""
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(message, cause)
@@ -83,39 +83,39 @@ class ActorDiedError(OutplayError):
 
 
 class ObjectLostError(OutplayError):
-    """The process that was to produce an object died before it did."""
+    """The process that computed an object crashed before the object was ready."""
 
 
 class GetTimeoutError(OutplayError, TimeoutError):
-    """The objects were not ready in time. They may still become so: ask again."""
+    """The objects were not ready before the timeout. `get` may be called again."""
 
 
 class ObjectStoreFullError(OutplayError, MemoryError):
-    """The object does not fit into what is left of the store."""
+    """The object does not fit into the free space of the object store."""
 
 
 class SerializationError(OutplayError, TypeError):
-    """An object cannot travel between processes; the message names the part that cannot."""
+    """An object cannot be serialized; the message names the part that is the cause."""
 
 
 class TypeMismatchError(OutplayError, TypeError):
-    """A function declared `typed=True` got, or returned, a value of another type."""
+    """An argument or result of a function with `typed=True` has another type than its annotation."""
 
 
 class ResourceError(OutplayError, ValueError):
-    """More CPUs or GPUs were asked for than the engine will ever have."""
+    """A request for more CPUs or GPUs than the engine has in total."""
 
 
 class ConfigError(OutplayError, ValueError):
-    """A setting is wrong; the message names the place, the value and the nearest valid choice."""
+    """A setting is invalid; the message names the place, the value and the nearest valid choice."""
 
 
 class EnvError(OutplayError):
-    """An environment does not exist, breaks the Gymnasium API, or raised; the message says what to change."""
+    """An environment does not exist, violates the Gymnasium API, or raised; the message names the remedy."""
 
 
 class EnvTimeoutError(EnvError, TimeoutError):
-    """An environment hangs: a call of it has not returned in `env_step_timeout_s` seconds."""
+    """An environment hangs: a call took longer than `env_step_timeout_s` seconds."""
 
 
 class CheckpointError(OutplayError):
@@ -123,15 +123,15 @@ class CheckpointError(OutplayError):
 
 
 class CallbackError(OutplayError):
-    """A callback of a run raised, or added a metric that is not a number; the message names it."""
+    """A callback raised, or added a metric that is not a number; the message names the callback."""
 
 
 class RunError(OutplayError):
-    """A run cannot go on: its folder cannot be written, its disk is full, its files do not fit together."""
+    """A run cannot continue: its folder cannot be written, the disk is full, or its files are inconsistent."""
 
 
 def nearest(word: str, choices: Any) -> str:
-    """The words that end an error message about an unknown name.
+    """The end of an error message about an unknown name: a suggestion, or all valid names.
 
     >>> nearest("num_cpu", ["num_cpus", "typed"])
     ". Did you mean 'num_cpus'?"
@@ -142,10 +142,10 @@ def nearest(word: str, choices: Any) -> str:
     return f". Did you mean {close[0]!r}?" if close else f"; valid: {', '.join(sorted(choices))}"
 
 
-def shortened(text: str, most: int = 60) -> str:
-    """Cut a long string for an error message.
+def shortened(text: str, length: int = 60) -> str:
+    """Truncate a long string for an error message.
 
-    >>> shortened("abcdefgh", most=5)
+    >>> shortened("abcdefgh", length=5)
     'abcd…'
     """
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,4 +1,4 @@
-"""Files on disk: written whole or not at all; a failure is one sentence. Light to import."""
+"""Atomic file operations. An OSError becomes a RunError in one sentence. Does not import torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RENAME_EXCHANGE = 2
 
 @contextmanager
 def writing(path: Path, what: str = "written") -> Iterator[None]:
-    """An OSError within becomes one sentence about `path`."""
+    """Convert an OSError to a RunError: `path` cannot be written (or `what`)."""
     try:
         yield
     except OSError as error:
@@ -26,7 +26,7 @@ def writing(path: Path, what: str = "written") -> Iterator[None]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file; it is on the disk when this returns."""
+    """Write a file and sync it to disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -34,27 +34,27 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old or the new text, never half of it."""
+    """Replace a small file atomically: a reader sees the old or the new text."""
     temporary = path.with_name(f".{path.name}.part")
     with writing(path):
         try:
             temporary.write_text(text)
             temporary.replace(path)
         except OSError:
-            with contextlib.suppress(OSError):  # on a read-only disk, removing fails for the same reason
+            with contextlib.suppress(OSError):  # on a read-only disk, unlink fails as well
                 temporary.unlink()
             raise
 
 
 def overwrite_file(path: Path, text: str) -> None:
-    """Write over a small file in its place: this works on a full disk, where `replace_file` finds no room."""
+    """Overwrite a small file in place. Works on a full disk, where `replace_file` has no space for a new file."""
     with writing(path), path.open("rb+") as file:
         file.write(text.encode())
         file.truncate()
 
 
 class LogFile:
-    """A file that grows piece by piece. It has no buffer: closing it does not repeat a write that failed."""
+    """A file that is appended to. Unbuffered: close() does not repeat a failed write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,12 +64,12 @@ class LogFile:
     def write(self, data: bytes) -> None:
         with writing(self.path):
             if not self._is_in_place():
-                raise RunError(f"{self.path} was deleted or moved during training; the run cannot go on")
+                raise RunError(f"{self.path} was deleted or moved during training; the run cannot continue")
             while data:
                 data = data[self._file.write(data) :]
 
     def _is_in_place(self) -> bool:
-        """Writing to a file that was deleted succeeds: nothing else would tell."""
+        """Whether the path still refers to the open file. Writing to a deleted file raises no error."""
         try:
             return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class LogFile:
 
 
 def sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems cannot
+    with contextlib.suppress(OSError):  # not supported by all file systems
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -94,7 +94,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that is in it; nothing if another process was faster."""
+    """Remove a file, a link, or a folder with its content. Does nothing if the path does not exist."""
     with contextlib.suppress(FileNotFoundError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -103,7 +103,7 @@ def remove(path: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two paths change places in one step; False if that failed: not all file systems can."""
+    """Exchange two paths atomically. Returns False on failure: not all file systems support it."""
     try:
         renameat2 = ctypes.CDLL(None).renameat2
     except AttributeError:  # not Linux

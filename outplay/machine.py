@@ -1,4 +1,4 @@
-"""The CPUs and GPUs that this process may use."""
+"""CPUs and GPUs that are available to this process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def count_cpus() -> int:
-    """The CPUs this process may use, which a container or `taskset` may have limited."""
+    """The number of available CPUs: with the limits of a container or of `taskset`."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES would name them; nothing is imported to find out."""
+    """The available GPUs, as names for CUDA_VISIBLE_DEVICES. Imports nothing."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name.strip() and name.strip() != "-1"]

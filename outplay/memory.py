@@ -1,4 +1,4 @@
-"""How much memory there is, and a clear sentence where it is not enough. Light to import."""
+"""Memory of the machine, and clear errors when it is not sufficient. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from outplay.errors import ConfigError
 
-_BYTES_PER_PARAMETER = 16  # float32: the parameter, its gradient, two moments of the optimizer
+_BYTES_PER_PARAMETER = 16  # float32: the parameter, its gradient, two optimizer moments
 
 
 def machine_memory() -> int:
-    """The memory of this machine, or of the container this runs in if that has less."""
+    """The memory of this machine in bytes, or the memory limit of its container."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -26,18 +26,21 @@ def machine_memory() -> int:
 
 
 def check_parameters(number: int, setting: str) -> None:
-    """Refuse layers that cannot be trained here: the system may grant their memory, and kill the program later."""
-    needed, there = number * _BYTES_PER_PARAMETER, machine_memory()
-    if needed > there:
+    """Raise ConfigError if training this many parameters needs more memory than the machine has.
+
+    The operating system may grant the allocation and kill the process later.
+    """
+    needed, available = number * _BYTES_PER_PARAMETER, machine_memory()
+    if needed > available:
         raise ConfigError(
             f"{setting}: {number:,} parameters need {needed / 1e9:,.0f} GB with gradients and optimizer, and this "
-            f"machine has {there / 1e9:,.0f} GB; use smaller layers"
+            f"machine has {available / 1e9:,.0f} GB; use smaller layers"
         )
 
 
 @contextmanager
 def enough_memory(what: str) -> Iterator[None]:
-    """Memory that is refused within becomes a ConfigError."""
+    """Convert a failed memory allocation within the block to a ConfigError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError

@@ -1,7 +1,7 @@
-"""JSON and YAML within bounds: a file from disk may have been written by anyone.
+"""Parsing of untrusted JSON and YAML, with limits.
 
-The result is plain data. Refused are: files that are too large, deep nesting, YAML aliases that refer to themselves or
-expand beyond a limit, strings that cannot be encoded, integers of thousands of digits.
+The result is plain data. Rejected are: files that are too large, deep nesting, recursive YAML aliases, aliases that
+expand beyond a limit, strings that cannot be encoded, integers with thousands of digits.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import yaml
 
 from outplay.errors import ConfigError, shortened
 
-MOST_JSON_BYTES = 100_000_000
-MOST_YAML_BYTES = 1_000_000  # parsing takes up to a second per 100 KB
-_TOO_LARGE = f"is larger than {MOST_YAML_BYTES:,} bytes, the limit for YAML"
-MOST_DEPTH = 64  # nested lists and mappings
-MOST_EXPANDED = 100_000  # nodes and characters that aliases add
-_MOST_BITS = 512  # of an integer; the state of a random generator has 128
+MAX_JSON_BYTES = 100_000_000
+MAX_YAML_BYTES = 1_000_000  # parsing takes up to a second per 100 KB
+_TOO_LARGE = f"is larger than {MAX_YAML_BYTES:,} bytes, the limit for YAML"
+MAX_DEPTH = 64  # nested lists and mappings
+MAX_EXPANDED = 100_000  # nodes and characters that aliases add
+_MAX_BITS = 512  # of an integer; the state of a random generator has 128
 _UNENCODABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -30,12 +30,12 @@ def parse_json(data: bytes) -> Any:
     >>> parse_json(b'{"lanes": 4}')
     {'lanes': 4}
     """
-    if len(data) > MOST_JSON_BYTES:
-        raise ValueError(f"larger than {MOST_JSON_BYTES:,} bytes")
+    if len(data) > MAX_JSON_BYTES:
+        raise ValueError(f"larger than {MAX_JSON_BYTES:,} bytes")
     try:
         value = json.loads(data)
     except RecursionError:
-        raise ValueError(f"nested more than {MOST_DEPTH} levels deep") from None
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
     check_plain(value)
     return value
 
@@ -44,13 +44,13 @@ def check_plain(value: Any) -> None:
     """Raise ValueError if parsed data is nested too deep, or holds a string or an integer out of bounds."""
     level, depth = [value], 0
     while level:
-        if depth > MOST_DEPTH:
-            raise ValueError(f"nested more than {MOST_DEPTH} levels deep")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
         inner: list[Any] = []
         for item in level:
             if isinstance(item, str) and _UNENCODABLE.search(item):
                 raise ValueError(f"the string {shortened(repr(item))} contains NUL or a lone surrogate")
-            if isinstance(item, int) and item.bit_length() > _MOST_BITS:
+            if isinstance(item, int) and item.bit_length() > _MAX_BITS:
                 raise ValueError(f"an integer of {item.bit_length():,} bits")
             if isinstance(item, dict):
                 inner += (*item, *item.values())
@@ -63,22 +63,22 @@ def read_yaml(path: Path) -> Any:
     """Parse a YAML file. Raises ConfigError with the file and the line."""
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_YAML_BYTES + 1)
-        text = "" if len(data) > MOST_YAML_BYTES else data.decode()
+            data = file.read(MAX_YAML_BYTES + 1)
+        text = "" if len(data) > MAX_YAML_BYTES else data.decode()
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}") from None
     except OSError as error:
         raise ConfigError(f"{shortened(str(path))} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    if len(data) > MOST_YAML_BYTES:
+    if len(data) > MAX_YAML_BYTES:
         raise ConfigError(f"{path} {_TOO_LARGE}")
     return parse_yaml(text, str(path))
 
 
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML. Raises ConfigError with `where` and the line."""
-    if len(text) > MOST_YAML_BYTES:
+    if len(text) > MAX_YAML_BYTES:
         raise ConfigError(f"{where} {_TOO_LARGE}")
     try:
         value = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
@@ -89,7 +89,7 @@ def parse_yaml(text: str, where: str) -> Any:
         line = "" if mark is None else f", line {mark.line + 1}"
         problem = getattr(error, "problem", None) or str(error)
         if "\\t" in problem or "'\t'" in problem:
-            problem = "YAML is indented with spaces, and here is a tab"
+            problem = "YAML must be indented with spaces, not with tabs"
         raise ConfigError(f"{where}{line}: {problem}") from None
     except (ValueError, OverflowError):  # "\UFFFFFFFF"
         raise ConfigError(f"{where}: an escape sequence names no Unicode character") from None
@@ -101,7 +101,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """SafeLoader with bounds. 1e-3 is a number; duplicate keys are refused."""
+    """SafeLoader with limits. 1e-3 is a number; duplicate keys are rejected."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -116,8 +116,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             if node not in self._measures:
                 raise yaml.composer.ComposerError(None, None, "an alias refers to a node that contains it", mark)
             self._expanded += self._measures[node][0]
-            if self._expanded > MOST_EXPANDED:
-                problem = f"aliases expand to more than {MOST_EXPANDED:,} nodes"
+            if self._expanded > MAX_EXPANDED:
+                problem = f"aliases expand to more than {MAX_EXPANDED:,} nodes"
                 raise yaml.composer.ComposerError(None, None, problem, mark)
             self._check_depth(self._depth + self._measures[node][1], mark)
             return node
@@ -129,8 +129,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return node
 
     def _check_depth(self, depth: int, mark: Any) -> None:
-        if depth > MOST_DEPTH:
-            raise yaml.composer.ComposerError(None, None, f"nested more than {MOST_DEPTH} levels deep", mark)
+        if depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"nested more than {MAX_DEPTH} levels deep", mark)
 
     def _measured(self, node: yaml.Node) -> tuple[int, int]:
         if isinstance(node, yaml.ScalarNode):
@@ -157,9 +157,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             if isinstance(key, (list, dict, set)):
                 raise yaml.constructor.ConstructorError(None, None, "keys must be strings", key_node.start_mark)
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", key_node.start_mark)
             seen.add(key)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping

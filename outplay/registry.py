@@ -1,6 +1,6 @@
-"""Names of algorithms, environments and callbacks: those that ship, and those that installed packages add.
+"""Registered algorithms, environments and callbacks: built-in ones, and those of installed packages.
 
-A package adds its own by an entry point, which is loaded when its name is first used:
+A package registers its own with entry points, which are loaded on first use:
 
     [project.entry-points."outplay.algorithms"]
     MyPPO = "my_package.my_ppo:MyPPO"
@@ -11,7 +11,7 @@ A package adds its own by an entry point, which is loaded when its name is first
     [project.entry-points."outplay.callbacks"]
     slack = "my_package.slack:SlackCallback"
 
-This is the only list of algorithms: everything else asks here.
+This is the only list of algorithms.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from outplay.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint  # what it imports takes longer than the rest of the package
+    from importlib.metadata import EntryPoint  # slow to import
 
-    # `outplay` and `outplay.algorithms` load these when they are first used; type checkers find them here.
+    # For type checkers: `outplay` and `outplay.algorithms` load these on first use.
     from outplay.algorithms.a2c import A2C, A2CConfig
     from outplay.algorithms.dqn import DQN, DQNConfig
     from outplay.algorithms.pg import PG, PGConfig
@@ -38,7 +38,7 @@ __all__ = ["A2C", "DQN", "PG", "PPO", "A2CConfig", "DQNConfig", "PGConfig", "PPO
 
 @dataclass(frozen=True)
 class Registry:
-    """Names of one kind of object. A package cannot replace a name that ships.
+    """Objects of one kind, by name. A package cannot replace a built-in name.
 
     >>> algorithms.load("PPO")
     <class 'outplay.algorithms.ppo.PPO'>
@@ -52,11 +52,11 @@ class Registry:
         return name in self.shipped or name in _installed(self.group)
 
     def names(self) -> list[str]:
-        """Every name that `load` takes. Nothing is imported."""
+        """All names that `load` accepts. Imports nothing."""
         return [*self.shipped, *(name for name in _installed(self.group) if name not in self.shipped)]
 
     def load(self, name: str) -> Any:
-        """The object with this name; its module is imported."""
+        """Import and return the object with this name."""
         if name in self.shipped:
             module, _, attribute = self.shipped[name].partition(":")
             return getattr(import_module(module), attribute)
@@ -74,7 +74,9 @@ class Registry:
         claims = _installed(self.group)[name]
         if len(claims) > 1:
             packages = ", ".join(sorted(_package(claim) for claim in claims))
-            raise ConfigError(f"the {self.kind} {name!r} is in several packages ({packages}): uninstall all but one")
+            raise ConfigError(
+                f"the {self.kind} {name!r} is registered by several packages ({packages}): uninstall all but one"
+            )
         try:
             return claims[0].load()
         except Exception as error:
@@ -112,13 +114,13 @@ def _installed(group: str) -> dict[str, list[EntryPoint]]:
 
 
 @lru_cache(maxsize=16)
-def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, list[EntryPoint]]:  # noqa: ARG001 - what is found
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, list[EntryPoint]]:  # noqa: ARG001 - part of the cache key
     from importlib.metadata import entry_points
 
     found: dict[str, list[EntryPoint]] = {}
     for entry_point in entry_points(group=group):
         claims = found.setdefault(entry_point.name, [])
-        if entry_point not in claims:  # one package may be found twice on the path
+        if entry_point not in claims:  # a package may be on the path twice
             claims.append(entry_point)
     return found
 

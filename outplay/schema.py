@@ -1,8 +1,8 @@
-"""What a checkpoint must look like. Its hashes prove only that its files belong together, not who wrote them.
+"""Schema of a checkpoint. Hashes prove only that its files belong together; a checkpoint may be untrusted.
 
-The schema bounds everything that sizes something else: the number of lanes is that of the lists beside it, counters fit
-into an int64. What only the algorithm knows (shapes of tensors, the learner's own state) is checked where it is loaded,
-with `validated_part` and `check_array`.
+The schema limits all values that determine sizes: the number of lanes must equal the lengths of the lists, counters
+must fit into an int64. Values that only the algorithm knows (shapes of tensors, the learner's state) are checked on
+loading, with `validated_part` and `check_array`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-MOST_LANES = 1_000_000
+MAX_LANES = 1_000_000
 Counter = Annotated[int, Field(ge=0, lt=2**53)]
 Checksum = Annotated[int, Field(ge=0, lt=2**32)]
 FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
@@ -20,7 +20,7 @@ Text = Annotated[str, Field(max_length=1_000_000)]
 
 
 class Part(BaseModel):
-    """Base of all parts: types are exact; unknown keys are kept, a later version may have added them."""
+    """Base class of all parts. Types are strict. Unknown keys are kept: a later version may have added them."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -44,9 +44,9 @@ class Episodes(Part):
 
 
 class Group(Part):
-    """One EnvGroup: how to rebuild it."""
+    """The state that an EnvGroup is rebuilt from."""
 
-    lanes: Annotated[int, Field(ge=1, le=MOST_LANES)]
+    lanes: Annotated[int, Field(ge=1, le=MAX_LANES)]
     fragments: Counter
     episodes: list[Counter]
     returns: list[float]
@@ -93,12 +93,12 @@ _MANIFEST = TypeAdapter(dict[FileName, Hash])
 
 
 def checked_state(state: dict[str, Any]) -> dict[str, Any]:
-    """state.json, parsed, with defaults for what an older version did not write. Raises ValueError."""
+    """Validate parsed state.json and add defaults for keys that older versions lack. Raises ValueError."""
     return validated_part(State, state).model_dump()
 
 
 def checked_manifest(manifest: Any) -> dict[str, str]:
-    """manifest.json, parsed: the hash of each file by its name. Raises ValueError."""
+    """Validate parsed manifest.json: hashes by file name. Raises ValueError."""
     try:
         return _MANIFEST.validate_python(manifest, strict=True)
     except ValidationError as error:
@@ -106,7 +106,7 @@ def checked_manifest(manifest: Any) -> dict[str, str]:
 
 
 def validated_part(kind: type[P], data: Any) -> P:
-    """Parsed JSON as a part of a checkpoint. Raises ValueError with the first problem and its place."""
+    """Validate parsed JSON as a part of a checkpoint. Raises ValueError with the first problem and its place."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -114,7 +114,7 @@ def validated_part(kind: type[P], data: Any) -> P:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """As "groups.0.lanes: Input should be …"."""
+    """The first error, as "groups.0.lanes: Input should be …"."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}" if place else first["msg"]

@@ -1,8 +1,8 @@
-"""Random streams: every random number of a run comes from a stream with a name.
+"""Random streams: every random number of a run comes from a named stream.
 
-A stream is keyed by the run's seed, by what it is for, and by numbers such as the EnvGroup and the episode; never by
-the worker or the process that draws from it. So the numbers are the same wherever, and after however many restarts,
-they are drawn, and no stream's state needs saving.
+The key of a stream is the run's seed, its purpose, and indices such as the EnvGroup and the episode. It does not
+contain the worker or the process. So the numbers do not depend on placement or restarts, and the state of a stream does
+not need to be saved.
 
 >>> stream(7, "minibatches", 3).integers(10) == stream(7, "minibatches", 3).integers(10)
 True
@@ -14,7 +14,7 @@ import zlib
 
 import numpy as np
 
-_SEEDS = 2**31 - 1  # what every environment accepts as a seed
+_SEEDS = 2**31 - 1  # every environment accepts seeds below this
 
 
 def _sequence(seed: int, purpose: str, keys: tuple[int, ...]) -> np.random.SeedSequence:
@@ -22,10 +22,10 @@ def _sequence(seed: int, purpose: str, keys: tuple[int, ...]) -> np.random.SeedS
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
-    """A generator for this purpose alone."""
+    """The random generator for this purpose and these keys."""
     return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, keys)))
 
 
 def seed_for(seed: int, purpose: str, *keys: int) -> int:
-    """A seed for something that takes one: an environment's episode, torch's initial weights."""
+    """An integer seed for this purpose and these keys: for an environment's episode, or torch's initial weights."""
     return int(_sequence(seed, purpose, keys).generate_state(1)[0]) % _SEEDS

@@ -126,9 +126,9 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a:\n\tenv: x\n", "line 2: YAML is indented with spaces, and here is a tab"),
-        ("a:\n  env: x\n  env: y\n", "line 3: the key 'env' stands twice"),
-        ("a:\n  env: x\na:\n  env: y\n", "line 3: the key 'a' stands twice"),
+        ("a:\n\tenv: x\n", "line 2: YAML must be indented with spaces, not with tabs"),
+        ("a:\n  env: x\n  env: y\n", "line 3: duplicate key 'env'"),
+        ("a:\n  env: x\na:\n  env: y\n", "line 3: duplicate key 'a'"),
         (
             "a: {env: x, stop: {timestep_total: 5}}",
             "stop: there is no metric 'timestep_total'. Did you mean 'timesteps_total'?",

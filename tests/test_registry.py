@@ -202,7 +202,10 @@ def test_an_installed_package_adds_names() -> None:
         ("Missing", "cannot be loaded: AttributeError: module 'stranger_algorithms' has no attribute 'Missing'"),
         ("Corridor", "which is no subclass of outplay.Algorithm"),
         ("Alias", "the algorithm 'Alias' is the class 'SlowA2C'; register it by its own name"),
-        ("Twice", "the algorithm 'Twice' is in several packages ('other', 'stranger'): uninstall all but one"),
+        (
+            "Twice",
+            "the algorithm 'Twice' is registered by several packages ('other', 'stranger'): uninstall all but one",
+        ),
         ("SlowA2", "no algorithm 'SlowA2'. Did you mean 'SlowA2C'?"),
     ],
 )

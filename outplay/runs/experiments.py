@@ -18,7 +18,7 @@ from pydantic import Field, FiniteFloat
 
 from outplay.config import NotNegative, Positive, Settings, validated
 from outplay.errors import ConfigError, nearest, shortened
-from outplay.parsing import MOST_DEPTH, parse_yaml, read_yaml
+from outplay.parsing import MAX_DEPTH, parse_yaml, read_yaml
 from outplay.registry import algorithms
 
 # Metrics for stop conditions, besides learner/… and evaluation/….
@@ -156,7 +156,7 @@ def parse_setting(text: str, option: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise ConfigError(f"{option} takes KEY=VALUE, not {shortened(text)!r}")
-    if key.count(".") >= MOST_DEPTH:
+    if key.count(".") >= MAX_DEPTH:
         raise ConfigError(f"{option} {shortened(key)}: no setting is nested that deep")
     return key.strip(), parse_yaml(value, f"{option} {shortened(text if text.isprintable() else repr(text))}")
 

@@ -22,7 +22,7 @@ import yaml
 
 from outplay.errors import CheckpointError, ConfigError, RunError, nearest
 from outplay.files import overwrite_file, remove, replace_file, writing
-from outplay.parsing import MOST_YAML_BYTES, parse_json
+from outplay.parsing import MAX_YAML_BYTES, parse_json
 from outplay.runs.history import Metrics, Position, Result, as_json, read_metrics, read_until
 from outplay.runs.lock import FolderLock, is_locked
 from outplay.runs.results import as_path, new_run_folder
@@ -114,8 +114,8 @@ class RunFolder:
     def write_config(self, name: str, body: dict[str, Any]) -> None:
         """Write config.yaml, and create the folder for requests."""
         text = yaml.safe_dump({name: body}, sort_keys=False)
-        if len(text) > MOST_YAML_BYTES:
-            raise ConfigError(f"config.yaml would be larger than {MOST_YAML_BYTES:,} bytes; env_config is too large")
+        if len(text) > MAX_YAML_BYTES:
+            raise ConfigError(f"config.yaml would be larger than {MAX_YAML_BYTES:,} bytes; env_config is too large")
         replace_file(self.path / "config.yaml", text)
         with writing(self.path):
             self._control.mkdir(exist_ok=True)

@@ -1,12 +1,12 @@
-"""Conformance suites: what Outplay's own engines, algorithms and vectors pass, for those of another package.
+"""Conformance suites: Outplay's own tests of engines, algorithms and vectors, for those of other packages.
 
-Each is a pytest class. A test file subclasses it and says what is to be tested:
+Each suite is a pytest class. Subclass it in a test file and set the class to test:
 
 >>> from outplay.testing import AlgorithmConformance
 >>> class TestMine(AlgorithmConformance):
 ...     algorithm = Mine
 
-`outplay.testing.probes` has the tiny environments that they use. pytest is needed: pip install 'outplay[testing]'.
+`outplay.testing.probes` contains the tiny environments of the suites. They need pytest: pip install 'outplay[testing]'.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from outplay.testing.engine.suite import EngineConformance
     from outplay.testing.vector import VectorConformance
 
-# Imported when they are used: workers import the probes, and should not need pytest for it.
+# Imported on first use: workers import the probes, and should not need pytest.
 _SUITES = {
     "AlgorithmConformance": "outplay.testing.algorithm",
     "EngineConformance": "outplay.testing.engine.suite",
     "VectorConformance": "outplay.testing.vector",
 }
-if sys.modules.get("pytest") is not None:  # so that a failing assert shows its values
+if sys.modules.get("pytest") is not None:  # so that pytest shows the values of a failed assertion
     sys.modules["pytest"].register_assert_rewrite("outplay.testing.engine", *_SUITES.values())
 
 

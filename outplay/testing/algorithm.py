@@ -1,4 +1,4 @@
-"""What every algorithm does: it learns on probes, and keeps the promises on placement, stopping and lost workers."""
+"""Conformance suite for algorithms: learning on probes; exactness of placement, resuming and worker crashes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SMALL: dict[str, Any] = {
     "num_envs": 4, "num_env_groups": 2, "num_workers": 0, "train_batch_size": 64, "seed": 7,
     "model": {"fcnet_hiddens": [16]},
 }  # fmt: skip
-# For each kind of action space, a probe and a mean return that shows that it was learned.
+# For each kind of action space: a probe, and the mean return of a trained policy.
 SPACES: dict[str, tuple[type[Any], float]] = {
-    "discrete": (probes.Match, 0.9),  # at random: 0.5
-    "several": (probes.Nested, 0.9),  # at random: 0.5
-    "continuous": (probes.Aim, -1.0),  # at random: about −4
+    "discrete": (probes.Match, 0.9),  # random policy: 0.5
+    "several": (probes.Nested, 0.9),  # random policy: 0.5
+    "continuous": (probes.Aim, -1.0),  # random policy: about −4
 }
 
 
 class AlgorithmConformance:
-    """For an algorithm: its class, and settings with which it learns a probe within `iterations` iterations.
+    """Tests of an algorithm. Set its class, and settings with which it solves a probe within `iterations` iterations.
 
     >>> class TestMine(AlgorithmConformance):
     ...     algorithm = Mine
@@ -41,23 +41,23 @@ class AlgorithmConformance:
     algorithm: ClassVar[type[Algorithm]]
     config: ClassVar[dict[str, Any]] = {}
     iterations: ClassVar[int] = 40
-    # Action spaces that it takes: "discrete", "several" choices at once, "continuous". It refuses the others.
+    # Supported action spaces: "discrete", "several" (MultiDiscrete), "continuous". Others must raise EnvError.
     action_spaces: ClassVar[tuple[str, ...]] = ("discrete", "several", "continuous")
-    # Whether it estimates values. If so, `value` must find them.
+    # Whether the algorithm estimates values, which `value` returns.
     bootstraps: ClassVar[bool] = True
-    # Where collecting and learning run side by side, results depend on timing: no test of equal weights applies.
+    # False for asynchronous algorithms, whose results depend on timing: skips tests of equal weights.
     is_exact: ClassVar[bool] = True
 
     def make(self, env: Any, **config: Any) -> Algorithm:
         return self.algorithm(env=env, config={**SMALL, **self.config, **config})
 
     def value(self, trainer: Algorithm, observation: np.ndarray) -> float:
-        """The value of one observation under the present policy."""
+        """The value estimate of one observation."""
         learner: Any = trainer.learner
         return float(learner.values_of((observation[None],))[0])
 
     def trained(self, env: Any, iterations: int, **config: Any) -> bytes:
-        """Everything that was learned after some iterations."""
+        """Weights and learner state after this many iterations, as bytes."""
         with self.make(env, **config) as trainer:
             for _ in range(iterations):
                 trainer.train()
@@ -95,7 +95,7 @@ class AlgorithmConformance:
 
     @pytest.mark.parametrize(("truncated", "value"), [(False, 1.0), (True, 2.0)])
     def test_values_bootstrap_where_an_episode_is_truncated(self, truncated: bool, value: float) -> None:
-        """Both pay the same and look the same. Merging the two flags would give one value for both."""
+        """Rewards and observations are the same in both cases. Merging the flags would give equal values."""
         if not self.bootstraps:
             pytest.skip("it estimates no values")
         with self.make(probes.LastStep, gamma=0.5, env_config={"truncated": truncated}) as trainer:
@@ -196,7 +196,7 @@ def running(engine: str) -> Iterator[None]:
 
 
 def learned(trainer: Algorithm) -> bytes:
-    """The weights, and all that the learner would save, as bytes."""
+    """The weights and the learner's saved state, as bytes."""
     state, tensors = trainer.learner.state()
     weights = trainer.get_policy().get_weights()
     parts = [np.ascontiguousarray(weights[name]).tobytes() for name in sorted(weights)]
@@ -205,7 +205,7 @@ def learned(trainer: Algorithm) -> bytes:
 
 
 def interrupt_at(work: Callable[[], Any], paths: Iterable[Path], at: int | None = None) -> int:
-    """Do this, and count the lines that run in these folders or files. At line `at`, KeyboardInterrupt is raised."""
+    """Call `work` and count the executed lines of code in `paths`. Raise KeyboardInterrupt at line number `at`."""
     traced = tuple(map(str, paths))
     count = 0
 

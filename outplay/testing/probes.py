@@ -1,4 +1,4 @@
-"""Tiny environments: each needs one thing to be right, and shows it within seconds."""
+"""Probes: tiny environments, each of which tests one property of an algorithm within seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 
 class Probe(gymnasium.Env[Any, Any]):
-    """One number is observed, one of two actions taken."""
+    """Base class: observations are one number, actions are 0 and 1."""
 
     observation_space: spaces.Space[Any] = spaces.Box(-1, 1, (1,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(2)
@@ -21,7 +21,7 @@ class Probe(gymnasium.Env[Any, Any]):
 
 
 class OneStep(Probe):
-    """One step; action 1 gives 1."""
+    """One step; action 1 has reward 1."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -32,7 +32,7 @@ class OneStep(Probe):
 
 
 class TwoSteps(Probe):
-    """The first of two actions counts, and is paid for after the second."""
+    """The first of two actions determines the reward, which comes after the second."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -47,7 +47,7 @@ class TwoSteps(Probe):
 
 
 class Match(Probe):
-    """The action must match the sign of what is observed."""
+    """The action must match the sign of the observation."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -59,8 +59,10 @@ class Match(Probe):
 
 
 class Patience(Probe):
-    """Action 0 takes 1 now; action 1 waits two steps for 2. With γ = 0.5 taking it is better (1 against 0.5), with
-    γ = 0.99 waiting is (1 against 1.96)."""
+    """Action 0: reward 1 now. Action 1: reward 2 after two more steps.
+
+    With γ = 0.5 action 0 is better (1 against 0.5), with γ = 0.99 action 1 (1.96 against 1).
+    """
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -77,7 +79,7 @@ class Patience(Probe):
 
 
 class Endless(Probe):
-    """Reward 1 for ever; cut off after four steps. With γ = 0.5 its value is 2, everywhere."""
+    """Reward 1 per step; truncated after four steps. With γ = 0.5 the value of every step is 2."""
 
     terminates = False
 
@@ -93,15 +95,15 @@ class Endless(Probe):
 
 
 class Over(Endless):
-    """The same, but after four steps it is over: with γ = 0.5 values are 1.875, 1.75, 1.5, 1; their mean 1.53125."""
+    """Endless, but terminated after four steps: with γ = 0.5 the values are 1.875, 1.75, 1.5, 1; mean 1.53125."""
 
     terminates = True
 
 
 class LastStep(Probe):
-    """Reward 1 for each of four steps, which are observed; then it is terminated, or `truncated`.
+    """Reward 1 for each of four steps; the observation is the step. Then terminated, or `truncated`.
 
-    With γ = 0.5, the last step is worth 1 if the episode is terminated, and 2 if it is truncated.
+    With γ = 0.5, the value of the last step is 1 if the episode is terminated, and 2 if it is truncated.
     """
 
     def __init__(self, truncated: bool) -> None:
@@ -119,7 +121,7 @@ class LastStep(Probe):
 
 
 class Aim(gymnasium.Env[Any, Any]):
-    """Continuous: the closer the action to twice the number observed, the better."""
+    """Continuous actions: the reward is the negative squared distance of the action to twice the observation."""
 
     observation_space: spaces.Space[Any] = spaces.Box(-1, 1, (1,), np.float32)
     action_space: spaces.Space[Any] = spaces.Box(-2, 2, (1,), np.float32)
@@ -134,7 +136,7 @@ class Aim(gymnasium.Env[Any, Any]):
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """A random walk with a goal: stochastic, of varying length, sometimes cut off: needs its seed and all actions."""
+    """A stochastic random walk. Episodes vary in length, some are truncated. Replay needs the seed and all actions."""
 
     observation_space: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(3)
@@ -164,7 +166,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
 
 class Failing(Walk):
-    """Raises in one step, `Failing.countdown` steps from now, of all its instances together."""
+    """Raises in one step, after `Failing.countdown` steps of all instances together."""
 
     countdown: ClassVar[int | None] = None
 
@@ -178,7 +180,7 @@ class Failing(Walk):
 
 
 class Nested(gymnasium.Env[Any, Any]):
-    """Nested observations, several choices at once. The reward is for the switch that is observed."""
+    """Nested observations, MultiDiscrete actions. Reward 1 if the first action matches the observed switch."""
 
     observation_space: spaces.Space[Any] = spaces.Dict(
         {"switch": spaces.Discrete(2), "pair": spaces.Tuple((spaces.Box(0, 1, (2,)), spaces.MultiBinary(2)))}

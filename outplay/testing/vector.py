@@ -1,4 +1,4 @@
-"""What every vector does: the suite for environments, and for vectors that step them in another way."""
+"""Conformance suite for environments, and for vectors with their own way of stepping."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Array = np.ndarray
 
 
 class VectorConformance:
-    """Reset, step, partial reset, seeding, state. For an environment: its class, id or import path.
+    """Tests of reset, step, partial reset, seeding and state. Set the class, id or import path of an environment.
 
     >>> class TestMaze(VectorConformance):
     ...     env = Maze
     ...     env_config = {"size": 5}
 
-    For a vector of your own, say how to make one:
+    For your own vector, override `make`:
 
     >>> class TestMyVector(VectorConformance):
     ...     def make(self, num_envs):
     ...         return MyVector(num_envs)
 
-    Episodes should end within `most_steps` steps of random actions: set a limit in the environment's arguments.
+    Episodes must end within `most_steps` steps of random actions: set a limit in the environment's arguments.
     """
 
     env: ClassVar[Any] = None
@@ -36,7 +36,7 @@ class VectorConformance:
     most_steps: ClassVar[int] = 200
 
     def make(self, num_envs: int) -> Vector:
-        """A new vector of so many environments."""
+        """A new vector of `num_envs` environments."""
         name, factory = find_env(self.env)
         return make_vector(EnvSpec(name, factory, self.env_config), num_envs)
 
@@ -50,7 +50,7 @@ class VectorConformance:
 
     @pytest.fixture
     def exact(self, pair: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
-        """The same, where episodes can be played again."""
+        """Two vectors whose episodes can be replayed; otherwise the test is skipped."""
         if pair[0].inexact:
             pytest.skip(pair[0].inexact)
         return pair
@@ -60,7 +60,7 @@ class VectorConformance:
         return pair[0]
 
     def test_arrays_have_the_shapes_and_types_of_the_spaces(self, vector: Vector) -> None:
-        observations = everyone_reset(vector)
+        observations = reset_all(vector)
         playing = np.ones(vector.num_envs, bool)
         for _ in range(3):
             assert len(observations) == len(vector.leaves)
@@ -76,7 +76,7 @@ class VectorConformance:
             assert terminated.dtype == truncated.dtype == bool
 
     def test_masks_allow_an_action_in_each_environment(self, vector: Vector) -> None:
-        everyone_reset(vector)
+        reset_all(vector)
         if vector.action_masks is None:
             pytest.skip("it has no action masks")
         ends = np.cumsum(mask_sizes(vector.action_space))
@@ -92,11 +92,11 @@ class VectorConformance:
         one, other = exact
         first = play(one, 60)
         assert play(other, 60) == first
-        assert play(other, 60) == first  # also when it has been used before
+        assert play(other, 60) == first  # also in a used vector
         assert play(one, 60, seed=1) != first
 
     def test_a_reset_leaves_the_other_lanes_alone(self, vector: Vector) -> None:
-        everyone_reset(vector)
+        reset_all(vector)
         rng = np.random.default_rng(0)
         playing = np.ones(3, bool)
         for _ in range(3):
@@ -110,11 +110,11 @@ class VectorConformance:
             assert any(not np.array_equal(old[1], new[1]) for old, new in zip(before, after, strict=True))
 
     def test_an_ended_lane_starts_again_at_once(self, exact: tuple[Vector, Vector]) -> None:
-        """The first step after a reset is a step of the new episode, as in a vector that has played nothing."""
+        """The first step after a reset is a step of the new episode, as in an unused vector."""
         used, fresh = exact
         everyone = np.ones(used.num_envs, bool)
         rng = np.random.default_rng(0)
-        everyone_reset(used)
+        reset_all(used)
         playing = everyone.copy()
         for _ in range(self.most_steps):
             _, _, terminated, truncated = used.step(actions(used, rng), playing)
@@ -139,8 +139,8 @@ class VectorConformance:
     def test_a_step_that_was_begun_before_is_the_same(self, exact: tuple[Vector, Vector]) -> None:
         one, other = exact
         rng = np.random.default_rng(0)
-        everyone_reset(one)
-        everyone_reset(other)
+        reset_all(one)
+        reset_all(other)
         for _ in range(10):
             chosen = actions(one, rng)
             other.begin(chosen)
@@ -153,23 +153,23 @@ class VectorConformance:
 
     def test_a_state_leads_back_to_where_it_was_taken(self, pair: tuple[Vector, Vector]) -> None:
         one, other = pair
-        everyone_reset(one)
+        reset_all(one)
         rng = np.random.default_rng(0)
         observations, *_ = one.step(actions(one, rng))
         state = one.get_state()
         if state is None:
             pytest.skip("its state is rebuilt from the seeds and the actions")
-        everyone_reset(other)
+        reset_all(other)
         assert_equal(observations, other.set_state(state))
         assert play(one, 30, reset=False) == play(other, 30, reset=False)
 
 
-def everyone_reset(vector: Vector) -> tuple[Array, ...]:
+def reset_all(vector: Vector) -> tuple[Array, ...]:
     return tuple(vector.reset(np.ones(vector.num_envs, bool), list(range(vector.num_envs))))
 
 
 def actions(vector: Vector, rng: np.random.Generator) -> Array:
-    """One action for each environment, drawn at random from its space; an allowed one where there are masks."""
+    """One random action per environment, an allowed one where there are masks."""
     space = copy.deepcopy(vector.action_space)
     if vector.action_masks is not None:
         return np.stack([sample_allowed(space, mask, rng) for mask in vector.action_masks])
@@ -178,7 +178,7 @@ def actions(vector: Vector, rng: np.random.Generator) -> Array:
 
 
 def arrays(step: Any) -> list[Array]:
-    """Observations, rewards, terminated, truncated of a step, in one list."""
+    """Observations, rewards, terminated and truncated of a step as one list of arrays."""
     observations, *rest = step
     return [np.array(array) for array in (*observations, *rest)]
 
@@ -191,7 +191,7 @@ def assert_equal(one: Sequence[Array], other: Sequence[Array]) -> Sequence[Array
 
 
 def check_follows_from_seed(played: Vector, led: Vector, steps: int = 60) -> None:
-    """Episodes without a seed depend on the last seed and the number of resets since, not on what was played."""
+    """Episodes without a seed depend only on the last seed and the number of resets since then, not on steps."""
     everyone = np.ones(played.num_envs, bool)
     rng = np.random.default_rng(0)
     for vector in (played, led):
@@ -211,9 +211,9 @@ def check_follows_from_seed(played: Vector, led: Vector, steps: int = 60) -> Non
 
 
 def play(vector: Vector, steps: int, seed: int = 0, reset: bool = True) -> list[bytes]:
-    """Everything that a vector returns while ended lanes are started again at once."""
+    """All arrays that a vector returns in `steps` steps, as bytes. Ended lanes are reset at once."""
     rng = np.random.default_rng(seed)
-    found = [leaf.tobytes() for leaf in everyone_reset(vector)] if reset else []
+    found = [leaf.tobytes() for leaf in reset_all(vector)] if reset else []
     for t in range(steps):
         step = arrays(vector.step(actions(vector, rng)))
         found += [array.tobytes() for array in step]

@@ -1,4 +1,4 @@
-"""Tests wait for a condition: none sleeps and hopes."""
+"""Waiting for a condition in tests, instead of a fixed sleep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait until this is true, and return it. After so many seconds the test fails.
+    """Wait until `condition()` is true, and return its value. After the timeout, the test fails.
 
     >>> until((folder / "started").exists)
     """

@@ -46,7 +46,7 @@ def test_an_import_path_is_looked_up_beside_the_file_and_in_the_working_director
     [
         (
             "no_such_module.Env",
-            "no module 'no_such_module' for the environment 'no_such_module.Env'; it is looked up beside",
+            "no module 'no_such_module' for the environment 'no_such_module.Env'; searched: the folder of",
         ),
         ("tests.probes:Wlak", "module 'tests.probes' has no 'Wlak'. Did you mean 'Walk'?"),
         ("tests.probes:np", "'tests.probes:np' is a module, not a class"),

@@ -1,1 +1,1 @@
-"""The suite for engines, by topic; `suite` has all of it."""
+"""The conformance suite for engines, one module per topic; `suite` combines them."""

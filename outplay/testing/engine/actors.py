@@ -1,4 +1,4 @@
-"""What actors mean, on every engine."""
+"""Conformance tests of actors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outplay.testing.engine.samples import Counter, Shelf, add_one, add_through
 
 @pytest.mark.usefixtures("engine")
 class ActorConformance:
-    """State, order, handles."""
+    """State, order of calls, handles."""
 
     def test_an_actor_keeps_its_state(self) -> None:
         counter = Counter.remote(start=10)
@@ -120,7 +120,7 @@ class ActorConformance:
         assert outplay.get(worker.add.remote()) == 101
 
     def test_agents_share_a_parameter_server_and_a_buffer(self) -> None:
-        """The pattern of a hand-made distributed learner: tasks that call two actors, and a trainer beside them."""
+        """A hand-written distributed learner: tasks that call two actors, and a trainer task."""
 
         @outplay.remote
         class ParameterServer:

@@ -1,4 +1,4 @@
-"""How actors end, and what they may not do, on every engine."""
+"""Conformance tests of actor crashes, restarts, reservations and invalid calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outplay.testing.waiting import until
 
 
 def answer(method: Any) -> Any:
-    """What a call returns; None if the actor is dead."""
+    """The result of a call; None if the actor is dead."""
     try:
         return outplay.get(method.remote(), timeout=60)
     except outplay.ActorDiedError:
@@ -24,7 +24,7 @@ def answer(method: Any) -> Any:
 
 @pytest.mark.usefixtures("engine")
 class FailureConformance:
-    """Death, restarts, reservations, mistakes."""
+    """Crashes, restarts, reservations, invalid calls."""
 
     def test_a_method_that_raises_leaves_the_actor_alive(self) -> None:
         counter = Counter.remote()
@@ -84,11 +84,11 @@ class FailureConformance:
         assert outplay.get(counter.add.remote()) == 6
         first = outplay.get(counter.pid.remote())
         os.kill(first, signal.SIGKILL)
-        # Calls that were on their way when it died fail; then it goes through its constructor, not from where it was.
+        # Pending calls fail when it crashes. The restart calls the constructor again; state is lost.
         assert until(lambda: answer(counter.add)) == 6
         assert outplay.get(counter.pid.remote()) != first
         os.kill(outplay.get(counter.pid.remote()), signal.SIGKILL)
-        # Dead for good now: sooner or later, and from then on, its calls fail.
+        # No restarts are left: from some point on, all calls fail.
         until(lambda: answer(counter.add) is None)
         with pytest.raises(outplay.ActorDiedError):
             outplay.get(counter.add.remote())
@@ -154,7 +154,7 @@ class FailureConformance:
                 outplay.reserve([{"num_cpus": 1}], timeout=0.2)
             pair = [Counter.options(num_cpus=1, reservation=both).remote() for _ in range(2)]
             assert outplay.get([counter.add.remote() for counter in pair]) == [1, 1]
-        # What ran in it has ended with it.
+        # Its actors ended with the reservation.
         with pytest.raises(outplay.ActorDiedError):
             outplay.get(pair[0].add.remote())
         with outplay.reserve([{"num_cpus": 2}], timeout=60):

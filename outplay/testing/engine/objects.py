@@ -1,4 +1,4 @@
-"""What objects and their Refs mean, on every engine."""
+"""Conformance tests of objects and Refs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outplay.testing.engine.samples import add, both, identity
 
 @pytest.mark.usefixtures("engine")
 class ObjectConformance:
-    """Refs, values, and how they travel."""
+    """Refs, values, serialization."""
 
     def test_a_task_returns_a_ref_to_its_result(self) -> None:
         ref = add.remote(1, b=2)

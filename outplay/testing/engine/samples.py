@@ -1,4 +1,4 @@
-"""Remote functions and classes that the suites of engines use. Workers import them by name."""
+"""Remote functions and classes of the engine suites. Workers import them by name."""
 
 from __future__ import annotations
 

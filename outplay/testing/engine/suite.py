@@ -1,4 +1,4 @@
-"""The whole suite for engines."""
+"""Conformance suite for engines."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from outplay.testing.engine.tasks import TaskConformance
 
 
 class EngineConformance(ObjectConformance, TaskConformance, ActorConformance, FailureConformance):
-    """For an engine with two CPUs: how `outplay.init` starts it.
+    """Tests of an engine with two CPUs. Set the arguments of `outplay.init`.
 
     >>> class TestTwoProcesses(EngineConformance):
     ...     settings = {"engine": "process", "num_cpus": 2}
 
-    A test asks for the fixture `engine` if it depends on the engine's name.
+    The fixture `engine` is the name of the engine.
     """
 
     settings: ClassVar[dict[str, Any]] = {"engine": "process", "num_cpus": 2}

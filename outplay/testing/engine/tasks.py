@@ -1,4 +1,4 @@
-"""What tasks mean, on every engine."""
+"""Conformance tests of tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outplay.testing.engine.samples import add
 
 @pytest.mark.usefixtures("engine")
 class TaskConformance:
-    """Running, waiting, failing, retrying."""
+    """Running, waiting, failures, retries."""
 
     def test_tasks_start_tasks_without_a_deadlock(self) -> None:
         @outplay.remote
@@ -78,7 +78,7 @@ class TaskConformance:
         def start_both() -> list[Any]:
             return [task.remote(True), task.remote(False)]
 
-        if engine == "inline":  # where a call that hangs does so before there is anything to get
+        if engine == "inline":  # the call itself would hang, before get()
             (tmp_path / "go_on").touch()
         if how == "methods":
             refs = [Actor.remote().hang_or_fail.remote(hangs) for hangs in (True, False)]
