@@ -27,8 +27,8 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
-# Most tests wait for processes that they started. The tests of a file stay together, because they share an engine.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile
+# Most tests wait for processes that they started. tests/conftest.py says which of them stay together.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
 
 test: lint
 	$(PYTEST) -m "not slow"

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests."""
+"""Fixtures shared by all tests, and which of them run in one process: see `pytest_collection_modifyitems`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,43 @@ ENGINES = ("inline", "process", "ray")
 SLOW_ON_RAY = ("test_util.py", "test_queue.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def uses_shared_ray(item: pytest.Item | None) -> bool:
+    """Whether a test asks for the fixture `engine` below, and gets Ray."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    definitions = item._fixtureinfo.name2fixturedefs.get("engine", ())
+    return item.callspec.params.get("engine") == "ray" and any(found.baseid == "tests" for found in definitions)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses, and before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One Ray serves the whole run: all tests that use it run one after the other, in one process of xdist.
+
+    The tests of a file stay together, because they share an engine. (`--dist loadgroup` keeps to both.) Tests with a Ray
+    of their own follow, when the shared one has ended.
+    """
     for item in items:
-        if item.path.name in SLOW_ON_RAY and "[ray" in item.name:
+        if item.path.name in SLOW_ON_RAY and uses_shared_ray(item):
             item.add_marker(pytest.mark.slow)
+        is_ray = uses_shared_ray(item) or item.path.name == "test_ray.py"
+        item.add_marker(pytest.mark.xdist_group("ray" if is_ray else item.nodeid.split("::")[0]))
+    items.sort(key=lambda item: not uses_shared_ray(item))
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The shared Ray ends after the last test that uses it."""
+    if uses_shared_ray(item) and not uses_shared_ray(nextitem):
+        outplay.shutdown()
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each engine in turn, with two slots: what a test says of one is true of all."""
-    outplay.init(request.param, num_cpus=2)
+    outplay.init(request.param, num_cpus=2)  # does nothing if it is the shared Ray, and runs
     yield request.param
-    outplay.shutdown()
+    if request.param != "ray":
+        outplay.shutdown()
 
 
 @pytest.fixture(scope="module")
