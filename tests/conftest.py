@@ -28,8 +28,8 @@ def uses_shared_ray(item: pytest.Item | None) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One Ray serves the whole run: all tests that use it run one after the other, in one process of xdist.
 
-    The tests of a file stay together, because they share an engine. (`--dist loadgroup` keeps to both.) Tests with a Ray
-    of their own follow, when the shared one has ended.
+    The tests of a file stay together, because they share an engine. (`--dist loadgroup` keeps to both.) Tests with a
+    Ray of their own follow, when the shared one has ended.
     """
     for item in items:
         if item.path.name in SLOW_ON_RAY and uses_shared_ray(item):

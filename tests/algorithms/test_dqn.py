@@ -1,10 +1,7 @@
-"""DQN: its losses by hand, its switches, learning on probes, and the promises."""
+"""DQN: its losses by hand, learning on probes with each switch, its settings."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from outplay import DQN, CheckpointError, ConfigError, EnvError
+from outplay import DQN, ConfigError, EnvError
 from outplay.algorithms.dqn import DQNConfig, DQNLearner
 from outplay.algorithms.ppo import PPOConfig
 from outplay.config import validated
@@ -21,56 +18,9 @@ from outplay.learning.qlearning import losses
 from outplay.replay import Replay, Transitions
 from outplay.streams import stream
 from tests import probes
-
-SMALL = {
-    "num_workers": 0, "num_envs": 4, "train_batch_size": 16, "learning_starts": 32, "sgd_minibatch_size": 16,
-    "buffer_size": 2_000, "lr": 3e-3, "target_network_update_freq": 20,
-    "exploration_config": {"epsilon_timesteps": 500},
-    "training_intensity": 1.0, "model": {"fcnet_hiddens": [16]}, "metrics_num_episodes": 30,
-}  # fmt: skip
-SWITCHES: dict[str, dict[str, Any]] = {
-    "plain": {"double_q": False, "dueling": False},
-    "double and dueling": {},
-    "three steps": {"n_step": 3},
-    "by priority": {"prioritized_replay": True},
-    "C51": {"distributional": "c51", "num_atoms": 11, "v_min": -2.0, "v_max": 3.0},
-    "quantiles": {"distributional": "qr", "num_atoms": 8},
-    "noisy": {"noisy": True},
-    "a soft target": {"tau": 0.05, "target_network_update_freq": 1},
-    "Rainbow": {
-        "n_step": 3,
-        "prioritized_replay": True,
-        "distributional": "c51",
-        "num_atoms": 21,
-        "v_min": -2.0,
-        "v_max": 3.0,
-        "noisy": True,
-    },
-}
-
+from tests.algorithms.dqn import BESIDE, SMALL, SWITCHES, learner_of, slow, train, trainer
 
 ALL = {"initial_epsilon": 1.0, "final_epsilon": 1.0}
-
-
-def slow(*cases: str) -> list[Any]:
-    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
-
-
-def trainer(env: Any, **config: Any) -> DQN:
-    return DQN(env=env, config={**SMALL, **config})
-
-
-def train(ours: DQN, iterations: int) -> None:
-    for _ in range(iterations):
-        ours.train()
-
-
-def learner_of(ours: DQN) -> DQNLearner:
-    assert isinstance(ours.learner, DQNLearner)
-    return ours.learner
-
-
-# The loss, with a network whose values are known
 
 
 def known(values: tuple[float, float], target: tuple[float, float], **config: Any) -> DQNLearner:
@@ -106,9 +56,6 @@ def test_the_loss_by_hand(double_q: bool, discount: float, target: float) -> Non
     error = abs(target - 0.1)
     assert float(wrong) == pytest.approx(target - 0.1)
     assert float(loss.detach()) == pytest.approx(error - 0.5 if error > 1 else error**2 / 2, rel=1e-5)
-
-
-# Learning, with each switch
 
 
 @pytest.mark.parametrize(
@@ -162,9 +109,6 @@ def test_several_steps_give_credit_that_one_step_cannot() -> None:
         for _ in range(100):
             ours.train()
         assert ours.evaluate()["episode_return_mean"] == 1.0
-
-
-# What settings say
 
 
 @pytest.mark.parametrize("intensity", [0.3, 2.0])
@@ -276,197 +220,6 @@ def test_each_update_draws_by_its_own_number(shards: int, monkeypatch: pytest.Mo
         assert len(drawn) > 30
 
 
-# The promises
-
-
-def trained(iterations: int, **config: Any) -> bytes:
-    with trainer(probes.Walk, **{**PROMISED, **config}) as ours:
-        for _ in range(iterations):
-            ours.train()
-        learner = learner_of(ours)
-        return ours.policy.flat.numpy().tobytes() + learner.target.flat.numpy().tobytes()
-
-
-PROMISED = {
-    "num_env_groups": 2, "env_config": {"length": 9}, "prioritized_replay": True, "n_step": 2, "buffer_size": 200
-}  # fmt: skip
-
-
-@pytest.mark.usefixtures("process_engine")
-def test_a_worker_that_dies_does_not_change_the_result() -> None:
-    whole = trained(10, num_workers=2)
-    with trainer(probes.Walk, **PROMISED, num_workers=2) as ours:
-        for iteration in range(10):
-            if iteration in (3, 7):
-                _, pid = ours.workers.foreach_worker(lambda worker: worker.process())[iteration % 2]
-                os.kill(pid, signal.SIGKILL)
-            ours.train()
-        assert ours.workers.replaced == 2
-        assert whole.startswith(ours.policy.flat.numpy().tobytes())
-
-
-@pytest.mark.parametrize(
-    "switch",
-    [
-        *("by priority", "Rainbow", "a soft target", "in shards"),
-        *slow("plain", "double and dueling", "three steps", "C51", "quantiles", "noisy"),
-    ],
-)
-@pytest.mark.usefixtures("process_engine")
-def test_resuming_is_exact_with_its_replay(switch: str, tmp_path: Path) -> None:
-    config = {**PROMISED, **SWITCHES.get(switch, {"replay_shards": 2})}
-    with trainer(probes.Walk, **config) as first:
-        for iteration in range(1, 14):
-            first.train()
-            if iteration in (6, 13):
-                path = first.save(tmp_path)
-        learner = learner_of(first)
-        for _ in range(6):
-            first.train()
-        whole = (first.policy.flat.numpy().tobytes(), learner.target.flat.numpy().tobytes(), learner.replay.state()[0])
-    with trainer(probes.Walk, **config) as second:
-        second.restore(path)
-        for _ in range(6):
-            second.train()
-        learner = learner_of(second)
-        mine = (second.policy.flat.numpy().tobytes(), learner.target.flat.numpy().tobytes(), learner.replay.state()[0])
-        assert mine == whole
-
-
-def test_a_replay_of_another_shape_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with trainer(probes.Walk, **PROMISED) as first:
-        for _ in range(10):
-            first.train()
-        path = first.save(tmp_path)
-        updates = learner_of(first).updates
-    with trainer(probes.Walk, **{**PROMISED, "num_envs": 6}) as second:
-        second.restore(path)
-        assert "begin anew" in caplog.text
-        assert learner_of(second).replay.steps == 0
-        assert second.train()["learner"]["updates"] == updates  # not before there is enough again
-    with trainer(probes.Walk, **{**PROMISED, "buffer_size": 80}) as third:  # a smaller one keeps what is newest
-        third.restore(path)
-        assert learner_of(third).replay.steps == 80
-        third.train()
-
-
-# Side by side
-
-BESIDE = {"async": True, "num_envs": 4, "num_env_groups": 4, "num_workers": 2, "train_batch_size": 64}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("process_engine")
-def test_an_agent_that_dies_is_replaced() -> None:
-    with trainer(probes.Walk, **BESIDE) as ours:
-        ours.train()
-        _, pid = ours.workers.foreach_worker(lambda worker: worker.process())[0]
-        os.kill(pid, signal.SIGKILL)
-        for _ in range(6):
-            ours.train()
-        ours.evaluate()
-        assert ours.workers.replaced == 1
-        assert sum(state.fragments for state in ours.workers.states) * 16 == ours.timesteps
-
-
-@pytest.mark.usefixtures("process_engine")
-def test_the_learner_does_not_wait_for_the_slowest_agent(tmp_path: Path) -> None:
-    with trainer(probes.Stuck, **{**BESIDE, "num_env_groups": 2}, env_config={"folder": str(tmp_path)}) as ours:
-        ours.train()
-        (tmp_path / "armed").touch()
-        before = learner_of(ours).updates
-        train(ours, 6)  # with the other agent alone
-        assert (tmp_path / "taken").exists()
-        assert learner_of(ours).updates > before
-        (tmp_path / "go").touch()
-        ours.evaluate()  # comes to rest: with what the slow one has now
-        assert ours.timesteps == sum(state.fragments * state.lanes for state in ours.workers.states) * 16
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("process_engine")
-def test_neither_side_floods_the_other() -> None:
-    """The learner is made slow by its intensity: agents wait for it, and no more than allowed is due."""
-    with trainer(probes.Walk, **BESIDE, training_intensity=8.0, most_updates_behind=100) as ours:
-        for _ in range(4):
-            ours.train()
-            # Two Fragments of 2 EnvGroups from each of 2 workers may be under way when the limit is reached.
-            assert learner_of(ours).due < 100 + 8 * 16 * 2 * 2 * 2
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("process_engine")
-def test_an_environment_that_fails_fails_the_run_with_its_words() -> None:
-    with trainer(probes.Flawed, **BESIDE, env_config={"flaw": "raises", "after": 1100}) as ours:
-        with pytest.raises(EnvError, match="the gripper is stuck"):
-            train(ours, 100)
-        assert ours.timesteps == sum(state.fragments for state in ours._states or []) * 16
-
-
-# The replay on disk
-
-
-def saved_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch, iterations: int = 8) -> tuple[DQN, list[Path]]:
-    """A trainer, and a checkpoint after each iteration, with segments of four steps each."""
-    monkeypatch.setattr("outplay.replay.ring._SEGMENT_BYTES", 4 * 4 * 8)
-    ours = trainer(probes.Walk, **{**PROMISED, "num_env_groups": 1})
-    saved = []
-    for _ in range(iterations):
-        ours.train()
-        saved.append(Path(ours.save(folder)))
-    return ours, saved
-
-
-def inodes(checkpoint: Path) -> dict[str, int]:
-    return {file.name: file.stat().st_ino for file in (checkpoint / "replay").iterdir()}
-
-
-def test_a_segment_is_written_once_and_linked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, saved = saved_each_time(tmp_path, monkeypatch)
-    before, after = inodes(saved[-2]), inodes(saved[-1])
-    assert len(after) == 8
-    full, last = "0000-0000000024-0000000028.safetensors", "0000-0000000028-0000000032-open.safetensors"
-    assert set(after) - set(before) == {full, last}
-    assert all(before[name] == after[name] for name in set(before) & set(after))
-    for checkpoint in saved[:-1]:
-        shutil.rmtree(checkpoint)
-    whole = ours.policy.flat.clone()
-    ours.stop()
-    with trainer(probes.Walk, **{**PROMISED, "num_env_groups": 1}) as again:
-        again.restore(saved[-1])
-        assert again.policy.flat.equal(whole)
-        assert learner_of(again).replay.steps == 8 * 16
-        again.train()
-        resumed = inodes(Path(again.save(tmp_path)))  # what was read is linked to, too
-        assert all(resumed[name] == after[name] for name in after if name != last)
-
-
-def test_where_there_are_no_links_segments_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError("no links here")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    ours, saved = saved_each_time(tmp_path, monkeypatch)
-    assert len(inodes(saved[-1])) == 8
-    ours.restore(saved[-1])
-    ours.train()
-    ours.stop()
-
-
-def test_a_damaged_segment_is_told_and_an_older_checkpoint_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    ours, saved = saved_each_time(tmp_path, monkeypatch)
-    last = max((saved[-1] / "replay").iterdir())
-    last.write_bytes(last.read_bytes()[:-1] + b"x")
-    with pytest.raises(CheckpointError, match="is damaged: replay/"):
-        ours.restore(saved[-1])
-    ours.restore(tmp_path)
-    assert ours.iteration == 7
-    assert "using checkpoint_000007 instead" in caplog.text
-    ours.stop()
-
-
 def test_both_networks_see_observations_normalised_alike() -> None:
     with trainer(probes.Walk, normalize_observations=True, target_network_update_freq=10_000) as ours:
         train(ours, 5)
@@ -479,77 +232,6 @@ def test_both_networks_see_observations_normalised_alike() -> None:
         assert not learner.target.flat[:end].equal(ours.policy.flat[:end])
 
 
-def test_a_new_run_from_old_weights_has_their_target_and_its_own_epsilon(tmp_path: Path) -> None:
-    with trainer(probes.Match) as first:
-        train(first, 60)
-        path = first.save(tmp_path)
-    with trainer(probes.Match) as second:
-        second.load_weights(path)
-        learner = learner_of(second)
-        end = learner.target._num_parameters
-        assert learner.target.flat[:end].equal(first.policy.flat[:end])
-        assert learner.policy.exploration["epsilon"] < 1.0  # theirs, as long as it only plays
-        before = learner.timesteps
-        assert second.train()["learner"]["updates"] == before == 0
-        assert learner.policy.exploration["epsilon"] == pytest.approx(1 - 0.95 * 16 / 500)
-
-
-def test_after_a_new_beginning_no_segment_of_the_old_replay_is_linked_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, saved = saved_each_time(tmp_path / "old", monkeypatch)
-    ours.stop()
-    with trainer(probes.Walk, **{**PROMISED, "num_envs": 6, "num_env_groups": 1}) as other:
-        other.restore(saved[-1])
-        train(other, 6)
-        path = Path(other.save(tmp_path / "new"))
-        assert not set(inodes(path).values()) & set(inodes(saved[-1]).values())
-        other.restore(path)
-        assert learner_of(other).replay.steps == 6 * 18
-
-
-def test_two_trainers_in_one_folder_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, _ = saved_each_time(tmp_path, monkeypatch, 5)
-    second, _ = saved_each_time(tmp_path, monkeypatch, 5)  # the same names, and other steps
-    second.stop()
-    with trainer(probes.Walk, **{**PROMISED, "num_env_groups": 1, "seed": 3}) as third:
-        train(third, 5)
-        third.save(tmp_path)
-    first.train()
-    path = first.save(tmp_path)
-    replay = learner_of(first).replay
-    assert isinstance(replay, Replay)
-    kept = replay.rewards.copy(), replay.observations[0].copy()
-    first.restore(path)
-    again = learner_of(first).replay
-    assert isinstance(again, Replay)
-    assert np.array_equal(again.rewards, kept[0])
-    assert np.array_equal(again.observations[0], kept[1])
-    first.stop()
-
-
-def test_a_replay_without_priorities_gets_some(tmp_path: Path) -> None:
-    with trainer(probes.Walk, **{**PROMISED, "prioritized_replay": False}) as first:
-        train(first, 10)
-        path = first.save(tmp_path)
-    with trainer(probes.Walk, **PROMISED) as second:
-        second.restore(path)
-        assert second.train()["learner"]["updates"] > learner_of(first).updates
-
-
-def test_another_seed_goes_on_without_joining_episodes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with trainer(probes.Walk, **PROMISED) as first:
-        train(first, 5)
-        path = first.save(tmp_path)
-    with trainer(probes.Walk, **PROMISED, seed=5) as second:
-        second.restore(path)
-        assert "begin anew" in caplog.text
-        second.train()
-        replay = learner_of(second).replay
-        assert isinstance(replay, Replay)
-        assert (replay.terminated[19] | replay.truncated[19]).all()  # the last step before
-
-
 def test_settings_with_two_names_can_be_overridden(tmp_path: Path) -> None:
     with trainer(probes.Match, **{**BESIDE, "num_workers": 1}) as first:
         config = first.get_config()
@@ -559,96 +241,6 @@ def test_settings_with_two_names_can_be_overridden(tmp_path: Path) -> None:
     assert validated(DQNConfig, {"async": 1}, "here").exploration_config.epsilon_spread == 7
     assert validated(DQNConfig, {"async": True, "num_envs": 5}, "here").num_groups == 5
     assert validated(PPOConfig, {"lambda_": 0.5, "lambda": 0.9}, "here").lambda_ == 0.9
-
-
-# What happens to agents
-
-
-@pytest.mark.usefixtures("process_engine")
-@pytest.mark.slow
-def test_a_worker_replaced_by_another_call_repeats_nothing() -> None:
-    """It dies while two Fragments of it are under way, and `foreach_worker` is the first to notice."""
-    with trainer(probes.Walk, **BESIDE) as ours:
-        train(ours, 2)
-        pids = ours.workers.foreach_worker(lambda worker: worker.process()[1])
-        os.kill(pids[1], signal.SIGKILL)
-        ours.workers.foreach_worker(lambda worker: worker.process())
-        assert ours.workers.replaced == 1
-        train(ours, 3)
-        ours.evaluate()
-        assert sum(state.fragments for state in ours.workers.states) * 16 == ours.timesteps
-        replay = learner_of(ours).replay
-        assert isinstance(replay, Replay)
-        assert list(replay._next.values()) == [state.fragments for state in ours.workers.states]
-        assert ours.workers.replaced == 1
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("process_engine")
-def test_tasks_are_recorded_as_they_were_played(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def next_task(result: dict[str, Any], *_: Any) -> float:
-        return result["training_iteration"] / 100
-
-    with trainer(probes.Walk, **BESIDE, env_config={"length": 7}, env_task_fn=next_task) as ours:
-        train(ours, 6)
-        path = ours.save(tmp_path)
-        ours.train()
-    with trainer(probes.Walk, **BESIDE, env_config={"length": 7}, env_task_fn=next_task) as again:
-        again.restore(path)
-        again.train()
-    assert "could not be rebuilt" not in caplog.text
-
-
-@pytest.mark.usefixtures("process_engine")
-def test_epsilon_reaches_the_agents_before_learning_starts() -> None:
-    exploration = {"initial_epsilon": 1.0, "final_epsilon": 0.0, "epsilon_timesteps": 256, "epsilon_spread": 0.0}
-    with trainer(
-        probes.Match, **BESIDE, learning_starts=50_000, buffer_size=50_000, exploration_config=exploration
-    ) as ours:
-        while ours.timesteps < 512:
-            ours.train()
-        before = [state.fragments for state in ours.workers.states]
-        while min(now.fragments - then for now, then in zip(ours.workers.states, before, strict=True)) < 6:
-            ours.train()  # what was asked for before has been given by then
-        ours.evaluate()
-        assert not ours.learner.updates
-        policies = ours.workers.pool.call_all("get_policy")
-        assert [policy.exploration["epsilon"] for policy in policies] == [0.0, 0.0]
-
-
-@pytest.mark.usefixtures("process_engine")
-def test_a_failure_on_the_way_to_rest_is_told_and_leaves_nothing(tmp_path: Path) -> None:
-    with trainer(probes.Stuck, **BESIDE, env_config={"folder": str(tmp_path)}) as ours:
-        ours.train()
-        (tmp_path / "armed").touch()
-        train(ours, 4)
-        (tmp_path / "fail").touch()
-        (tmp_path / "go").touch()
-        with pytest.raises(EnvError, match="the gripper is stuck"):
-            ours.save(tmp_path / "first")
-        assert ours._collector is None
-        assert not (tmp_path / "first").exists()
-        ours.save(tmp_path / "second")  # what was taken is whole
-        assert ours.timesteps == sum(state.fragments for state in ours._states or []) * 16
-
-
-@pytest.mark.usefixtures("process_engine")
-@pytest.mark.slow
-def test_what_happens_between_iterations_is_in_the_figures(tmp_path: Path) -> None:
-    with trainer(probes.Walk, **BESIDE, env_config={"length": 3}) as ours:
-        ours.train()
-        seconds, steps = ours.seconds, ours.timesteps
-        path = ours.save(tmp_path)  # on the way to rest, agents give what they had begun
-        assert ours.timesteps > steps
-        assert ours.seconds > seconds
-        steps, between = ours.timesteps, list(ours._returns)
-        assert between
-        result = ours.train()
-        assert result["env_steps_per_s"] * result["time_this_iter_s"] == pytest.approx(ours.timesteps - steps)
-        assert result["episode_returns"][: len(between)] == between
-    with trainer(probes.Walk, **BESIDE, env_config={"length": 3}) as again:
-        again.restore(path)
-        assert again.train()["episode_returns"][: len(between)] == between
 
 
 def test_its_network_is_a_module_like_any() -> None:

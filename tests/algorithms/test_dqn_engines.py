@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import probes
-from tests.algorithms.test_dqn import BESIDE, learner_of, trained, trainer
+from tests.algorithms.dqn import BESIDE, learner_of, trained, trainer
 
 pytestmark = pytest.mark.slow
 
