@@ -14,13 +14,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import os
 import pickle
 import random
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -29,18 +27,25 @@ from outplay.engine import api
 from outplay.engine.process import backlog, dismissals, entries, staffing
 from outplay.engine.process import engine as engine_module
 from outplay.engine.process import worker as worker_module
-from outplay.engine.process.counting import Counted, Objects
 from outplay.engine.process.crew import Worker as Hired
 from outplay.engine.process.engine import ProcessEngine
-from outplay.engine.process.hub import _CHECK_S, Hub
-from outplay.engine.process.staffing import Staff
+from outplay.engine.process.hub import _CHECK_S
 from outplay.engine.process.wire import DRIVER, HUB, Message
 from outplay.engine.process.worker import Worker
-from outplay.engine.slots import Slots
 from outplay.errors import EngineError
+from tests.simulated import (
+    Hang,
+    Killed,
+    Line,
+    Process,
+    SimulatedHub,
+    SimulatedInterrupts,
+    SimulatedPost,
+    close,
+    close_descriptors,
+)
 
 INLINE_BYTES = 1024  # so that a few kilobytes count as a large object
-_STORE_BYTES = 1 << 30
 _CLOSED = None  # in place of a message: the end of the stream
 _PATIENCE_S = 60.0  # real seconds: a simulated worker that runs this long without waiting hangs
 
@@ -48,166 +53,12 @@ _PATIENCE_S = 60.0  # real seconds: a simulated worker that runs this long witho
 _SPEEDS = (1.0, 1.0, 0.02)
 
 
-class Killed(BaseException):
-    """Raised in the thread of a simulated process that was killed, wherever it waits."""
-
-
-class Hang(AssertionError):
-    """Somebody waits, and nothing can happen any more."""
-
-
-@dataclass
-class Line:
-    """One direction of a connection."""
-
-    messages: deque[tuple[bytes | None, int | None]] = field(default_factory=deque)  # with descriptors
-    sent: int = 0
-    read: int = 0
-    speed: float = 1.0  # how likely it is that its next message arrives before others
-
-
-@dataclass(eq=False)
-class Process:
-    """A simulated process: the driver, or a worker with a thread of its own."""
-
-    index: int
-    alive: bool = True
-    engine: ProcessEngine | None = None
-    thread: threading.Thread | None = None
-    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    waits_for: Callable[[], bool] | None = None
-    may_time_out: bool = False
-    crash: BaseException | None = None
-
-
-class SimulatedPost:
-    """What `Post` does for a process, over the simulation's wire."""
-
-    closed: str | None = None
-    helper_leads = False
-
-    def __init__(self, _: str, __: bytes, index: int, on_message: Any, on_closed: Any) -> None:
-        self.index = index
-        self.lock = contextlib.nullcontext()
-        self.uninterrupted = contextlib.nullcontext()
-        self.on_message, self.on_closed = on_message, on_closed
-        self._simulation = Simulation.current
-        self._process = self._simulation.processes[index]
-        self._requests = itertools.count()
-        self.replies: dict[int, Any] = {}
-
-    def start(self, on_idle: Callable[[], None]) -> None:
-        self.on_idle = on_idle
-
-    def send(self, to: int, message: Message) -> bool:
-        self._check_alive()
-        return self._simulation.send(self.index, to, message)
-
-    def connect(self, to: int) -> bool:
-        self._check_alive()
-        return self._simulation.connect(self.index, to)
-
-    def request(self, kind: str, *args: Any) -> Any:
-        number = next(self._requests)
-        self.send(HUB, (kind, number, *args))
-        self.wait_until(lambda: number in self.replies)
-        answer = self.replies.pop(number)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def wait_until(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
-        self._check_alive()
-        if done():
-            return True
-        if self.index == DRIVER:
-            return self._simulation.run_until(done, may_give_up=timeout is not None)
-        self._simulation.park(self._process, done, timeout is not None)
-        self._check_alive()
-        return done()
-
-    def catch_up(self, process: int) -> None:
-        while self._simulation.lines[process, self.index].messages:
-            self._simulation.deliver(process, self.index)
-
-    def flush(self, to: int | None = None) -> None:
-        """What was sent is out; others may act on it before this process goes on, or is killed."""
-        self._simulation.park(self._process, lambda: True, False)
-        self._check_alive()
-
-    def has_pending(self) -> bool:
-        return False
-
-    def later(self, function: Callable[[], object]) -> None:
-        function()
-
-    def kick(self) -> None: ...
-
-    def wake(self) -> None: ...
-
-    def _check_alive(self) -> None:
-        if not self._process.alive:
-            raise Killed
-
-
-class SimulatedInterrupts:
-    """A task that was cancelled is interrupted before its function is called: signals reach the main thread alone."""
-
-    def __init__(self, _: object) -> None:
-        self.asked = False
-        self.raised: BaseException | None = None  # by the function
-
-    def ask(self) -> None:
-        self.asked = True
-
-    def reset(self) -> None:
-        self.asked, self.raised = False, None
-
-    def __enter__(self) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.raised = error
-
-
-class CheckedObjects(Objects):
-    """Objects that notice when one is freed too early."""
-
-    def _free(self, number: int, record: Counted) -> None:
-        for process in Simulation.current.living():
-            entry = process.engine.entries.find(number) if process.engine else None
-            assert entry is None or entry.holds == 0, f"{number:x} was freed while process {process.index} holds it"
-        super()._free(number, record)
-
-
-class SimulatedHub(Hub):
-    """The hub without its sockets: messages are dispatched, counted and acted on by its own code."""
-
-    def __init__(self, simulation: Simulation, cpus: int) -> None:
-        self._simulation = simulation
-        self._exports, self._asked_exports = {}, {}
-        self.objects = CheckedObjects(_STORE_BYTES, self._send, self._is_alive)
-        self.staff = Staff(Slots(cpus, 0), [], self.objects, self._send, {})
-
-    def _send(self, to: int, message: Message, fd: int | None = None) -> None:
-        self._simulation.send(HUB, to, message, None if fd is None else os.dup(fd))
-
-    def dispatch(self, sender: int, message: Message) -> None:
-        self._dispatch(sender, message)
-
-    def _process_gone(self, index: int) -> None:
-        if index in self.staff.workers:
-            self.staff.process_gone(index, -9)
-            self.objects.peer_died(index)
-
-
 class Simulation:
     """All processes of one engine, and the wire between them."""
 
     current: Simulation
 
-    def __init__(self, seed: int, cpus: int, slowness: float = 0.1) -> None:
+    def __init__(self, seed: int, cpus: int, slowness: float = 0.1, gpus: int = 0) -> None:
         Simulation.current = self
         self.slowness = slowness  # how likely it is that a second passes before anything else happens
         gc.freeze()  # so that collecting costs little: what is here already is none of this simulation's
@@ -219,7 +70,9 @@ class Simulation:
         self.most_workers = 0
         self.any_killed = False  # then objects may be lost
         self.faults: list[str] = []
+        self.runs: Counter[int] = Counter()  # how often tasks were begun, if they count it
         self._numbers = itertools.count()
+        self.refuse_hires = 0
         self.refuse_connections = 0  # how many of the next ones fail, as they do without free descriptors
         self._connected: set[frozenset[int]] = set()
         self._back = threading.Semaphore(0)
@@ -238,7 +91,7 @@ class Simulation:
             (api, "_engine", None),
         ):
             self._patches.enter_context(mock.patch.object(target, name, value))
-        self.hub = SimulatedHub(self, cpus)
+        self.hub = SimulatedHub(self, cpus, gpus)
         self._add(DRIVER)
         self.driver = self.processes[DRIVER].engine = ProcessEngine("", b"", DRIVER)
         self.driver.start()
@@ -263,7 +116,7 @@ class Simulation:
             if process.engine is not None:
                 process.engine.store.forget(list(process.engine.store._mapped))
         for line in self.lines.values():
-            _close_descriptors(line)
+            close_descriptors(line)
         self._patches.close()
         gc.enable()
         gc.unfreeze()
@@ -291,7 +144,7 @@ class Simulation:
 
     def send(self, sender: int, to: int, message: Message, fd: int | None = None) -> bool:
         if not self.connect(sender, to):
-            _close(fd)
+            close(fd)
             return False
         if to != HUB and not self.processes[to].alive:
             return True  # as long as the end of a connection is not noticed, what is sent is lost
@@ -350,6 +203,9 @@ class Simulation:
         return process
 
     def _hire(self, index: int, flavour: Any, *_: Any) -> Hired:
+        if self.refuse_hires > 0:
+            self.refuse_hires -= 1
+            raise OSError("too many processes")
         self._add(index)
         self.most_workers = max(self.most_workers, len(self.workers()))
         popen: Any = SimpleNamespace(pid=index, returncode=None)
@@ -417,10 +273,10 @@ class Simulation:
     def _end(self, process: Process) -> None:
         process.alive = False
         for other in self.living():
-            _close_descriptors(self.lines[other.index, process.index])
+            close_descriptors(self.lines[other.index, process.index])
             if frozenset((process.index, other.index)) in self._connected:
                 self.lines[process.index, other.index].messages.append((_CLOSED, None))
-        _close_descriptors(self.lines[HUB, process.index])
+        close_descriptors(self.lines[HUB, process.index])
         self.lines[process.index, HUB].messages.append((_CLOSED, None))
         self.lines[process.index, HUB].sent += 1
 
@@ -494,14 +350,3 @@ class Simulation:
             if process.engine is not None:
                 free += [number for numbers in process.engine.store._free.values() for number in numbers]
         assert sorted(free) == sorted(objects._segments)
-
-
-def _close_descriptors(line: Line) -> None:
-    for _, fd in line.messages:
-        _close(fd)
-    line.messages.clear()
-
-
-def _close(fd: int | None) -> None:
-    if fd is not None:
-        os.close(fd)
