@@ -61,3 +61,8 @@ def test_everything_public_is_documented() -> None:
         if callable(thing):
             assert thing.__doc__, f"outplay.{name} has no docstring"
     assert f"## [{outplay.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_no_test_file_is_long() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    assert {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 500} == {}
