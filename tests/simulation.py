@@ -86,7 +86,7 @@ class Simulation:
             (dismissals, "kill_group", self._kill_group),
             (staffing, "time", SimpleNamespace(monotonic=lambda: self.now)),
             (worker_module, "Interrupts", SimulatedInterrupts),
-            (staffing, "hire", self._hire),
+            (staffing, "start_worker", self._hire),
             (staffing, "kill_group", self._kill_group),
             (api, "_engine", None),
         ):
@@ -226,7 +226,7 @@ class Simulation:
                 worker = Worker(engine)
                 engine.post.send(HUB, ("ready", process.index))
                 worker.run()
-                worker.let_go()
+                worker.close()
                 engine.entries.flush_dropped()
                 self.any_killed |= worker.actor is not None  # an actor takes along what it has started
                 self._end(process)

@@ -28,7 +28,7 @@ from outplay.engine.base import (
     result_types,
 )
 from outplay.engine.definitions import ReusableValues, reusable_values
-from outplay.engine.endings import close, left
+from outplay.engine.endings import close, exited
 from outplay.engine.options import Options, Reservation
 from outplay.engine.slots import Lease, Slots, this_node
 from outplay.errors import (
@@ -277,7 +277,7 @@ class InlineEngine:
                         method.full_name, function, arguments, num_returns, method.signature, (*_CTRL_C, SystemExit)
                     ))  # fmt: skip
                 except SystemExit:
-                    death = left(actor.name, method.full_name)
+                    death = exited(actor.name, method.full_name)
                     actor.end(death)
                     _fail(refs, death)
                 actor.values.end_of_call()

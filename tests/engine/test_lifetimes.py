@@ -386,7 +386,7 @@ print(outplay.get(outplay.put(np.ones(10_000))).sum())
 """
     )
     lines = result.stdout.splitlines()
-    assert "as many as there may be open files" in lines[0], result.stderr
+    assert "the most that the limit on open files allows" in lines[0], result.stderr
     assert lines[1] == "10000.0", result.stderr
 
 

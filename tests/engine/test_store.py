@@ -28,7 +28,7 @@ def test_what_is_written_is_there_on_new_and_on_used_pages(first: list[bytes], s
     size = 128 * 1024
     os.ftruncate(fd, size)
     with mmap.mmap(fd, size) as memory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copying, "_LEAST_SHARE", 100)  # so that threads share the work
+        patch.setattr(copying, "_MIN_BYTES_PER_THREAD", 100)  # so that threads share the work
         for parts in (first, second, first):
             offsets, _ = serialize.layout([len(part) for part in parts])
             copying.write(memory, fd, [(o, memoryview(p)) for o, p in zip(offsets, parts, strict=True)])

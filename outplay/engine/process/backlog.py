@@ -1,12 +1,12 @@
-"""Work that waits for a slot: in which order it may start, and on whose slot.
+"""The queues of work that waits for a slot.
 
-A task that waits for others gives up its slot. Were that slot free for anybody, each of many tasks that wait would let
-the next one start, on a process of its own. So every piece of work has a depth: one more than that of the task that
-started it, or that waits for it. A slot that a waiting task has given up is for deeper work alone: as a rule for what
-it waits for. Then at most as many tasks of each depth are under way as there are slots.
+A task that blocks releases its slot. If any other task could take that slot, each of 1,000 blocking tasks would let the
+next one start, and each would need its own process. So all work has a depth: one more than the depth of the task that
+started it or waits for it. Only deeper work may use the slot of a blocked task, usually the work that the task waits
+for. So for each depth, there are at most as many started tasks as slots.
 
-The hub does not see every wait: tasks may wait for each other through an actor. So if a slot stays unused for a
-while and there is work, one more is started all the same: it never stays like that for ever.
+The hub does not see all dependencies: tasks can wait for each other through an actor. To avoid a deadlock, one more
+piece of work is started if a slot of a blocked task has been unused for some time.
 """
 
 from __future__ import annotations
@@ -18,76 +18,77 @@ from collections.abc import Iterator
 from outplay.engine.process.crew import Shape, Work, Worker
 from outplay.engine.slots import Lease, Slots
 
-# Before a slot that somebody as deep has given up is used; the longer, the more of them wait.
-_PATIENCE_S = 0.1
-_MOST_PATIENCE_S = 1.0
+# How long the slot of a blocked task stays unused before work of the same depth may take it. The delay grows with the
+# number of blocked tasks.
+_MIN_DELAY_S = 0.1
+_MAX_DELAY_S = 1.0
 
-Line = tuple[Shape, int]  # what it needs, and its depth
+QueueKey = tuple[Shape, int]  # (resources, depth)
 
 
 class Backlog:
-    """Work that could run, in lines of equal shape and depth."""
+    """Work whose arguments exist, in one queue per resource shape and depth."""
 
     def __init__(self, slots: Slots, workers: dict[int, Worker]) -> None:
-        self.makers: dict[int, Work] = {}  # the tasks, not done yet, that make objects
+        self.makers: dict[int, Work] = {}  # by object: the unfinished task that produces it
         self._slots = slots
         self._workers = workers
-        self._lines: dict[Line, deque[Work]] = {}
-        self._unused_since: float | None = None  # when a slot was first left to deeper work than there is
+        self._queues: dict[QueueKey, deque[Work]] = {}
+        self._unused_since: float | None = None  # since when a blocked task's slot is free, but no work is deep enough
 
     def add(self, work: Work, first: bool = False) -> None:
-        line = self._lines.setdefault((work.shape, work.depth), deque())
+        queue = self._queues.setdefault((work.shape, work.depth), deque())
         if first:
-            line.appendleft(work)
+            queue.appendleft(work)
         else:
-            line.append(work)
+            queue.append(work)
 
     def remove(self, work: Work) -> bool:
-        """Whether it was here."""
-        line = self._lines.get((work.shape, work.depth), deque())
-        if work not in line:
+        """Remove work if it is queued. Returns whether it was."""
+        queue = self._queues.get((work.shape, work.depth), deque())
+        if work not in queue:
             return False
-        line.remove(work)
+        queue.remove(work)
         return True
 
     def remove_all_of(self, caller: int) -> list[Work]:
-        removed = [work for line in self._lines.values() for work in line if work.caller == caller]
-        for line, works in self._lines.items():
-            self._lines[line] = deque(work for work in works if work.caller != caller)
+        removed = [work for queue in self._queues.values() for work in queue if work.caller == caller]
+        for key, works in self._queues.items():
+            self._queues[key] = deque(work for work in works if work.caller != caller)
         return removed
 
     def deepen(self, numbers: tuple[int, ...], depth: int) -> None:
-        """What makes these objects is waited for by a task less deep, and may use its slot; so may what that needs."""
+        """A task waits for these objects: raise the depth of the work that produces them, and of all it depends on."""
         reached = [(number, depth) for number in numbers]
         while reached:
             number, depth = reached.pop()
             work = self.makers.get(number)
             if work is None or work.depth >= depth:
                 continue
-            is_here = self.remove(work)
+            is_queued = self.remove(work)
             work.depth = depth
-            if is_here:
+            if is_queued:
                 self.add(work)
-            reached += [(argument, depth) for _, argument, payload in work.spec.call.slots if payload is None]
+            reached += [(argument, depth) for _, argument, payload in work.spec.call.ref_arguments if payload is None]
             worker = next((worker for worker in self._workers.values() if worker.work is work), None)
             if worker is not None and worker.lease is not None:
                 worker.lease.depth = depth
                 reached += [(inner, depth + 1) for inner in worker.waits_for]
 
     def heads(self) -> list[Work]:
-        """The first of each line, the oldest first."""
-        return sorted((works[0] for works in self._lines.values() if works), key=lambda work: work.turn)
+        """The first of each queue, the oldest first."""
+        return sorted((works[0] for works in self._queues.values() if works), key=lambda work: work.turn)
 
     def startable(self, held_back: int | None) -> Iterator[tuple[Work, Lease | None]]:
-        """Take out what there is room for, the oldest first, with its lease; None: its reservation is gone.
+        """Remove the work for which there are free slots, the oldest first, with its lease.
 
-        A reservation that waits for several CPUs would never see them free at once if others kept passing. So what
-        came after `held_back` waits, unless it needs no CPU or has a reservation of its own.
+        The lease is None if the work's reservation was released. `held_back` is the turn of a queued reservation: work
+        that came later does not start, unless it needs no CPU or runs in a reservation.
         """
-        if not self._lines:
+        if not self._queues:
             return
         for head in self.heads():
-            works = self._lines.get((head.shape, head.depth))
+            works = self._queues.get((head.shape, head.depth))
             while works and not _is_held_back(works[0], held_back):
                 try:
                     lease = self._slots.take(*head.shape, head.depth)
@@ -97,14 +98,14 @@ class Backlog:
                 if lease is None:
                     break
                 yield works.popleft(), lease
-        self._lines = {line: works for line, works in self._lines.items() if works}
-        if self._lines:
+        self._queues = {key: works for key, works in self._queues.items() if works}
+        if self._queues:
             yield from self._overdue(held_back)
         else:
             self._unused_since = None
 
     def _overdue(self, held_back: int | None) -> Iterator[tuple[Work, Lease]]:
-        """One more, if a slot that somebody waiting has given up was not used for a while."""
+        """One more piece of work, if the slot of a blocked task has been unused for too long."""
         for work in sorted(self.heads(), key=lambda work: -work.depth):
             lease = None if _is_held_back(work, held_back) else self._slots.take(*work.shape)
             if lease is not None:
@@ -115,22 +116,22 @@ class Backlog:
         now = time.monotonic()
         if self._unused_since is None:
             self._unused_since = now
-        if now < self._unused_since + self._patience():
+        if now < self._unused_since + self._delay():
             self._slots.give(lease)
             return
         self._unused_since = now
-        self._lines[work.shape, work.depth].popleft()
+        self._queues[work.shape, work.depth].popleft()
         lease.depth = work.depth
         yield work, lease
 
-    def _patience(self) -> float:
-        return min(_MOST_PATIENCE_S, _PATIENCE_S * max(1.0, self._slots.paused_cpus / self._slots.machine.cpus))
+    def _delay(self) -> float:
+        return min(_MAX_DELAY_S, _MIN_DELAY_S * max(1.0, self._slots.paused_cpus / self._slots.machine.cpus))
 
     def due_in(self) -> float | None:
-        """In how many seconds a slot will have been unused for long enough; None if there is no such slot."""
+        """Seconds until an unused slot of a blocked task may be taken; None if there is no such slot."""
         if self._unused_since is None:
             return None
-        return max(0.0, self._unused_since + self._patience() - time.monotonic())
+        return max(0.0, self._unused_since + self._delay() - time.monotonic())
 
 
 def _is_held_back(work: Work, held_back: int | None) -> bool:

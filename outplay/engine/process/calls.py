@@ -1,4 +1,4 @@
-"""A process's records of the calls that it has made, and of the one that each of its threads runs."""
+"""Records of the calls that a process has made, and of the call that each of its threads runs."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from outplay.engine.process.payload import Payload
 
 @dataclass(eq=False)
 class Call:
-    """A call that was sent, or waits to be: what must stay alive until its answer is here."""
+    """A call without a reply yet, queued or sent. It keeps its arguments alive."""
 
     name: str
     target: str  # the name of a method, or of an export
     arguments: Entry
-    behind: list[tuple[int | str, Entry]]  # the arguments that are Refs, and their places
+    ref_arguments: list[tuple[int | str, Entry]]  # positions or names of the arguments that are Refs, and their objects
     results: tuple[int, ...]
     definitions: str | None
-    captured: list[Entry]  # by the function, or by the definitions
+    captured: list[Entry]  # by the closure of the function, or by the definitions
     actor: ActorToken | None
-    parent: int | None  # the call that made it, if it was not the driver
+    parent: int | None  # the id of the call that made this call; None in the driver
 
 
 class Running(threading.local):
-    """What the engine must know of the call that a thread runs."""
+    """The call that the current thread runs."""
 
     number: int | None = None
-    is_call = False  # or a thread of the user's own: what that waits for says nothing about the slot
+    is_call = False  # False in the user's own threads: they may block without releasing the slot
 
 
 @dataclass(eq=False)
 class ActorLink:
-    """The way to an actor: where it lives now, and the calls that wait to be told."""
+    """The connection to an actor: its process, and the calls that are queued until that is known."""
 
     id: int
     name: str
     process: int | None = None
     incarnation: int = 0
     death: Payload | None = None
-    contained: list[Entry] = field(default_factory=list)  # what is inside the error that it died of
+    contained: list[Entry] = field(default_factory=list)  # objects that the error of its death refers to
     queue: deque[Call] = field(default_factory=deque)
-    lost: list[int] = field(default_factory=list)  # calls sent to an incarnation that has died
+    lost: list[int] = field(default_factory=list)  # ids of calls to an incarnation that has died

@@ -1,6 +1,7 @@
-"""Cancelling calls, in the process that made them.
+"""Cancels calls, in the process that made them.
 
-A task is the hub's to drop, to interrupt or to kill. A call of an actor waits here, or there, where the actor drops it.
+The hub cancels tasks: it removes them from its queue, interrupts them or kills their worker. A call of an actor is
+removed from the queue of this process or, if it was sent already, from the queue of the actor.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ if TYPE_CHECKING:
 
 
 def cancel(engine: ProcessEngine, number: int, force: bool) -> None:
-    """Cancel the call that is to produce object `number`, if it is not done."""
+    """Cancel the call that produces object `number`, if it has not finished."""
     owner = number >> ID_BITS
     if owner != engine.post.index:
         engine.post.send(owner, ("cancel", number, force))
         return
     with engine.post.uninterrupted, engine.post.lock:
-        for call in [call for call in engine.calls_under_way() if number in call.results]:
+        for call in [call for call in engine.unfinished_calls() if number in call.results]:
             if force and call.actor is not None:
                 raise force_refused(call.name)
             _cancel(engine, call, force)
 
 
 def cancel_for_another(engine: ProcessEngine, number: int, force: bool) -> None:
-    """Another process has a Ref of this one, and cancels it."""
-    for call in [call for call in engine.calls_under_way() if number in call.results]:
+    """Cancel a call of this process, because another process that has its Ref asked for it."""
+    for call in [call for call in engine.unfinished_calls() if number in call.results]:
         _cancel(engine, call, force)
 
 
 def cancel_children(engine: ProcessEngine, parent: int) -> None:
-    """Cancel what the call with this id has started, and not waited for."""
-    for call in [call for call in engine.calls_under_way() if call.parent == parent]:
+    """Cancel the unfinished calls that the call with this id has made."""
+    for call in [call for call in engine.unfinished_calls() if call.parent == parent]:
         _cancel(engine, call, force=False)
 
 

@@ -1,4 +1,4 @@
-"""Writing large objects into shared memory."""
+"""Writes large objects into shared memory."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import threading
 
 from outplay.machine import count_cpus
 
-# One core does not reach the memory's bandwidth; more threads than a few, or than cores, do not help either.
+# One core does not use the full memory bandwidth. More than four threads do not help.
 _THREADS = min(4, count_cpus())
-_LEAST_SHARE = 8 * 1024 * 1024  # what is worth a thread
-_CHUNK = 4 * 1024 * 1024  # of new memory, which two threads fill from its two ends; a multiple of the page size
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not know its name
+_MIN_BYTES_PER_THREAD = 8 * 1024 * 1024
+_CHUNK = 4 * 1024 * 1024  # the unit in which two threads fill new memory; a multiple of the page size
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not define it
 
-Part = tuple[int, memoryview]  # where it goes, and what
+Part = tuple[int, memoryview]  # (offset, data)
 
 
 def write(memory: mmap.mmap, fd: int, parts: list[Part]) -> None:
-    """Write an object's parts, which lie close together from offset 0 on. Raises OSError if memory runs out."""
+    """Write the parts of an object, which are contiguous from offset 0. Raises OSError if memory runs out."""
     end = max(offset + part.nbytes for offset, part in parts)
     if os.fstat(fd).st_blocks * 512 >= end:
         _copy(memory, parts)
@@ -31,10 +31,10 @@ def write(memory: mmap.mmap, fd: int, parts: list[Part]) -> None:
 
 
 def _pwrite(fd: int, offset: int, part: memoryview) -> None:
-    """Fill memory that has no pages yet by a system call.
+    """Fill memory that has no pages yet with a system call.
 
-    It takes pages and fills them in one go: half the work of clearing, mapping and filling them. And where the system
-    has none left, that is an error; in a mapping it is a crash (SIGBUS).
+    The kernel allocates and fills each page in one step. A write through the mapping would cause a page fault, and
+    clear the page first: twice the work. If memory runs out, the system call fails; the mapping would raise SIGBUS.
     """
     written = 0
     while written < part.nbytes:
@@ -42,10 +42,10 @@ def _pwrite(fd: int, offset: int, part: memoryview) -> None:
 
 
 def _fill(memory: mmap.mmap, fd: int, offset: int, part: memoryview) -> None:
-    """Fill memory that has no pages yet in two threads, which meet where they meet.
+    """Fill memory that has no pages yet with two threads: one from the start, one from the end.
 
-    The system lets only one thread at a time write to a file. So the second one, coming from the end, takes pages
-    through the mapping, which costs more, but not the first one's time.
+    The kernel lets only one thread at a time write to a file. So the second thread writes through the mapping. That is
+    slower, but it runs at the same time.
     """
     import ctypes
 
@@ -55,7 +55,7 @@ def _fill(memory: mmap.mmap, fd: int, offset: int, part: memoryview) -> None:
     source = numpy.frombuffer(part, numpy.uint8)
     libc = ctypes.CDLL(None)
     lock = threading.Lock()
-    start, end = offset, offset + part.nbytes  # what nobody has taken yet, as offsets into the memory
+    start, end = offset, offset + part.nbytes  # the range that no thread has taken yet, as offsets into the memory
 
     def from_the_end() -> None:
         nonlocal end
@@ -67,7 +67,7 @@ def _fill(memory: mmap.mmap, fd: int, offset: int, part: memoryview) -> None:
                 address = ctypes.c_void_p(target.ctypes.data + low)
                 end = low
             if libc.madvise(address, ctypes.c_size_t(high - low), _MADV_POPULATE_WRITE):
-                refused.append((low, high))  # an old system, or no memory: the system call says which
+                refused.append((low, high))  # an old kernel, or no memory: pwrite will tell
                 return
             target[low:high] = source[low - offset : high - offset]
 
@@ -84,14 +84,14 @@ def _fill(memory: mmap.mmap, fd: int, offset: int, part: memoryview) -> None:
             _pwrite(fd, low, part[low - offset : high - offset])
     finally:
         with lock:
-            start = end  # after an error the helper stops too
+            start = end  # after an error, stop the helper too
         helper.join()
     for low, high in refused:
         _pwrite(fd, low, part[low - offset : high - offset])
 
 
 def _copy(memory: mmap.mmap, parts: list[Part]) -> None:
-    """Copy what is large in several threads. Others may run meanwhile: numpy does not hold the interpreter's lock."""
+    """Copy large parts with several threads. numpy releases the GIL while it copies."""
     import numpy
 
     target = numpy.frombuffer(memory, numpy.uint8)
@@ -100,7 +100,7 @@ def _copy(memory: mmap.mmap, parts: list[Part]) -> None:
         target[offset : offset + source.nbytes] = numpy.frombuffer(source, numpy.uint8)
 
     for offset, part in parts:
-        share = max(_LEAST_SHARE, -(-part.nbytes // _THREADS))
+        share = max(_MIN_BYTES_PER_THREAD, -(-part.nbytes // _THREADS))
         helpers = []
         for start in range(share, part.nbytes, share):
             helper = threading.Thread(target=copy, args=(offset + start, part[start : start + share]), daemon=True)

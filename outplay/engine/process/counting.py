@@ -1,8 +1,9 @@
-"""The hub's objects: who holds each of them, where it lies, and who waits for it.
+"""The hub's reference counts of objects and actors, and its shared memory segments.
 
-A count that reaches zero is acted on one round of the hub's loop later, when everything that was sent before has
-been read. That makes a plain count exact: whoever passes an object on tells the hub before it tells the receiver,
-so a hold that matters is always among what that round reads.
+Each process holds an object a number of times; the hub keeps these counts. When the sum of the counts is zero, the
+object is freed one round of the hub's event loop later. By then, the hub has read all messages that were sent before. A
+process that passes an object on tells the hub before it tells the receiver. So if the object is still in use, that
+round has read the message which raises its count.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from outplay.engine.process.payload import ID_BITS, Payload, segment_size
 from outplay.engine.process.wire import HUB, Message
 from outplay.errors import ObjectLostError, ObjectStoreFullError, OutplayError
 
-# Others may be about to let go of what is in the way of an allocation.
-_PATIENCE_S = 1.0
+# Before an allocation fails: other processes may be about to release objects.
+_ALLOCATION_TIMEOUT_S = 1.0
 
 
 class Sender(Protocol):
@@ -33,32 +34,32 @@ class Sender(Protocol):
 class Counted:
     """An object or actor that more than one process may hold."""
 
-    total: int = 0
+    total: int = 0  # the reference count, summed over all processes
     payload: Payload | None = None
     segment: int | None = None
-    tainted: bool = False  # a process that died may have lent it to others, who still read it
-    wanted_by: set[int] = field(default_factory=set)
+    tainted: bool = False  # a crashed process may have lent it to others, which may still read it
+    wanted_by: set[int] = field(default_factory=set)  # the processes that asked for its value
     on_payload: list[Callable[[Payload], None]] = field(default_factory=list)
-    on_unheld: Callable[[], None] | None = None  # of an actor
+    on_unheld: Callable[[], None] | None = None  # of an actor: called when the count is zero
 
 
 @dataclass
 class Segment:
     fd: int
     size: int
-    lessee: int | None = None  # the process that keeps it, with an object of its own or free
+    lessee: int | None = None  # the process that leases it, for its own objects
     mapped_by: set[int] = field(default_factory=set)
 
 
 @dataclass
 class Request:
-    """An allocation that waits for room."""
+    """A request for a segment that has no reply yet."""
 
     peer: int
     number: int
     nbytes: int
     deadline: float
-    result: tuple[int, int] | None  # the object it is for, and its holder; None: the process leases it
+    result: tuple[int, int] | None  # (object, the process that will hold it); None: the process leases the segment
 
 
 def error_payload(error: OutplayError) -> Payload:
@@ -66,26 +67,29 @@ def error_payload(error: OutplayError) -> Payload:
 
 
 class Objects:
-    """Counts holds and manages segments."""
+    """Reference counts and segments."""
 
     def __init__(self, limit: int, send: Sender, is_alive: Callable[[int], bool]) -> None:
         self._limit = limit
-        self._most_segments = most_segments()
+        self._max_segments = max_segments()
         self._send = send
         self._is_alive = is_alive
         self._objects: dict[int, Counted] = {}
-        self._holds: dict[int, Counter[int]] = {}
-        self._unheld: tuple[set[int], set[int]] = (set(), set())  # found in this round, and in the one before
+        self._holds: dict[int, Counter[int]] = {}  # by process: the reference count of each object
+        self._unheld: tuple[set[int], set[int]] = (
+            set(),
+            set(),
+        )  # objects with count 0: since this round, since the last
         self._segments: dict[int, Segment] = {}
         self._pool: dict[int, list[int]] = {}  # free segments by size
         self._last_segment = 0
         self._bytes = 0  # of all segments, in use or free
-        self._starved: list[Request] = []
+        self._allocations: list[Request] = []  # without a reply yet
 
-    # Holding
+    # Reference counts
 
     def object(self, number: int) -> Counted:
-        """The record of an object. A message that mentions one may arrive before the one that introduces it."""
+        """The record of an object. A message that mentions it may arrive before the message that creates it."""
         if number not in self._objects:
             self._objects[number] = Counted()
         return self._objects[number]
@@ -102,7 +106,7 @@ class Objects:
     def _count(self, peer: int, number: int, change: int) -> None:
         self.object(number).total += change
         if peer != HUB:
-            # Below zero while a drop has overtaken the grant that another process sent before.
+            # Negative while a drop has overtaken the grant that another process sent.
             holds = self._holds.setdefault(peer, Counter())
             holds[number] += change
             if holds[number] == 0:
@@ -121,11 +125,11 @@ class Objects:
             self.release(peer, number, count)
 
     def forget(self, peer: int, numbers: tuple[int, ...]) -> None:
-        """`peer` gave up on results that it may or may not have been made the holder of."""
+        """`peer` does not want these results any more. It may or may not be counted as their holder already."""
         for number in numbers:
             record = self._objects.get(number)
             if record is not None and record.segment is not None:
-                self._retire_segment(record)
+                self._free_segment(record)
                 self.release(peer, number)
 
     def peer_died(self, peer: int) -> None:
@@ -139,21 +143,21 @@ class Objects:
             record.wanted_by.discard(peer)
             if number >> ID_BITS == peer and record.payload is None and record.on_unheld is None:
                 self._set_payload(number, record, lost)
-        self._starved = [request for request in self._starved if request.peer != peer]
+        self._allocations = [request for request in self._allocations if request.peer != peer]
         for segment_number, segment in list(self._segments.items()):
             segment.mapped_by.discard(peer)
-            if segment.lessee == peer:  # its objects may be lent to others, who still read them
+            if segment.lessee == peer:  # never reused: its objects may be lent to others, which still read them
                 self._destroy(segment_number)
 
     def end_round(self) -> bool:
-        """Free what has had no holder for a whole round; whether another round is to follow at once."""
+        """Free the objects whose count was zero for a whole round. Returns whether the next must follow at once."""
         found, confirmed = self._unheld
         self._unheld = (set(), found)
         for number in confirmed:
             record = self._objects.get(number)
             if record is not None and record.total == 0:
                 self._free(number, record)
-        self._serve_starved()
+        self._serve_allocations()
         return bool(self._unheld[0] or self._unheld[1])
 
     def _free(self, number: int, record: Counted) -> None:
@@ -163,10 +167,10 @@ class Objects:
         if record.payload is not None:
             for inner in record.payload.refs:
                 self.release(HUB, inner)
-        self._retire_segment(record)
+        self._free_segment(record)
 
-    def _retire_segment(self, record: Counted) -> None:
-        """The object of this record is gone: use its memory for others, unless somebody may still read it."""
+    def _free_segment(self, record: Counted) -> None:
+        """Free the segment of a deleted object. It is not reused if a process may still read it."""
         number, record.segment = record.segment, None
         if number is None:
             return
@@ -199,9 +203,9 @@ class Objects:
         wanted_by, record.wanted_by = record.wanted_by, set()
         for peer in wanted_by:
             self._send_value(peer, number, payload)
-        waiting, record.on_payload = record.on_payload, []
-        for tell in waiting:
-            tell(payload)
+        callbacks, record.on_payload = record.on_payload, []
+        for callback in callbacks:
+            callback(payload)
 
     def want(self, peer: int, number: int) -> None:
         record = self.object(number)
@@ -217,72 +221,74 @@ class Objects:
     # Segments
 
     def alloc(self, peer: int, request: int, number: int, holder: int, nbytes: int) -> None:
-        """Answer with a segment of at least `nbytes` for object `number`, which `holder` then holds."""
-        self._ask(Request(peer, request, nbytes, time.monotonic() + _PATIENCE_S, (number, holder)))
+        """Reply with a segment of at least `nbytes` for object `number`, which `holder` holds from then on."""
+        self._allocate(Request(peer, request, nbytes, time.monotonic() + _ALLOCATION_TIMEOUT_S, (number, holder)))
 
     def lease(self, peer: int, request: int, nbytes: int) -> None:
-        """Answer with a segment of at least `nbytes` for objects of the process's own."""
-        self._ask(Request(peer, request, nbytes, time.monotonic() + _PATIENCE_S, None))
+        """Reply with a segment of at least `nbytes`, which `peer` may use for its own objects."""
+        self._allocate(Request(peer, request, nbytes, time.monotonic() + _ALLOCATION_TIMEOUT_S, None))
 
-    def _ask(self, request: Request) -> None:
-        self._starved.append(request)
-        self._serve_starved()
+    def _allocate(self, request: Request) -> None:
+        self._allocations.append(request)
+        self._serve_allocations()
 
-    def give_back(self, numbers: list[int]) -> None:
+    def return_segments(self, numbers: list[int]) -> None:
         for number in numbers:
             self._segments[number].lessee = None
             self._pool.setdefault(self._segments[number].size, []).append(number)
 
-    def _serve_starved(self) -> None:
-        waiting, self._starved = self._starved, []
+    def _serve_allocations(self) -> None:
+        waiting, self._allocations = self._allocations, []
         for request in waiting:
             if request.result is not None and not self._is_alive(request.result[1]):
-                gone = ObjectLostError("the process that asked for this result has died")
-                self._send(request.peer, ("reply", request.number, gone))
+                lost = ObjectLostError("the process that asked for this result has died")
+                self._send(request.peer, ("reply", request.number, lost))
                 continue
             segment = self._take_segment(request.peer, segment_size(request.nbytes))
             if segment is not None:
-                self._place(request, segment)
+                self._assign(request, segment)
             elif time.monotonic() < request.deadline and request.nbytes <= self._limit:
-                self._starved.append(request)
+                self._allocations.append(request)
             else:
                 used = self._bytes - sum(size * len(free) for size, free in self._pool.items())
                 if request.nbytes > self._limit:
                     text = f"an object of {request.nbytes:,} bytes can never fit into a store of {self._limit:,} bytes"
-                    error = ObjectStoreFullError(f"{text}; give it more: outplay.init(object_store_bytes=…)")
+                    error = ObjectStoreFullError(f"{text}; give it more memory: outplay.init(object_store_bytes=…)")
                     self._send(request.peer, ("reply", request.number, error))
                     continue
                 full = (
                     f"{used:,} of its {self._limit:,} bytes are in use"
-                    if len(self._segments) < self._most_segments
-                    else f"it holds {len(self._segments):,} large objects already, as many as there may be open files"
+                    if len(self._segments) < self._max_segments
+                    else f"it holds {len(self._segments):,} large objects, the most that the limit on open files allows"
                 )
                 error = ObjectStoreFullError(
-                    f"an object of {request.nbytes:,} bytes does not fit into the store: {full}. Let go of Refs and "
-                    f"arrays that are not needed any more, or give it more: outplay.init(object_store_bytes=…)"
+                    f"an object of {request.nbytes:,} bytes does not fit into the store: {full}. Delete Refs and "
+                    f"arrays that are not needed any more, or give the store more memory: "
+                    f"outplay.init(object_store_bytes=…)"
                 )
                 self._send(request.peer, ("reply", request.number, error))
-        if self._starved:
+        if self._allocations:
             lessees = {segment.lessee for segment in self._segments.values() if segment.lessee is not None}
             for peer in lessees | set(self._holds):
                 self._send(peer, ("trim",))
 
     @property
-    def starved(self) -> bool:
-        return bool(self._starved)
+    def has_allocations(self) -> bool:
+        """Whether a process waits for memory."""
+        return bool(self._allocations)
 
     def _take_segment(self, peer: int, size: int) -> int | None:
         free = self._pool.get(size)
         if free:
-            # One that the writer has mapped already is warm; the last freed is the most likely to be in a cache.
+            # The best segment is one that the writer has mapped. The next best is the last freed: it may be in a cache.
             number = next((n for n in reversed(free) if peer in self._segments[n].mapped_by), free[-1])
             free.remove(number)
             return number
         while self._bytes + size > self._limit and self._shrink():
             pass
-        while len(self._segments) >= self._most_segments and self._shrink():
+        while len(self._segments) >= self._max_segments and self._shrink():
             pass
-        if self._bytes + size > self._limit or len(self._segments) >= self._most_segments:
+        if self._bytes + size > self._limit or len(self._segments) >= self._max_segments:
             return None
         self._last_segment += 1
         self._segments[self._last_segment] = Segment(_anonymous_memory(size), size)
@@ -290,7 +296,7 @@ class Objects:
         return self._last_segment
 
     def _shrink(self) -> bool:
-        """Give the largest free segment back to the system; False if there is none."""
+        """Return the largest free segment to the system. Returns False if there is none."""
         size = max((size for size, free in self._pool.items() if free), default=0)
         if size == 0:
             return False
@@ -302,9 +308,9 @@ class Objects:
         os.close(segment.fd)
         self._bytes -= segment.size
         for peer in segment.mapped_by:
-            self._send(peer, ("gone", [number]))
+            self._send(peer, ("unmap", [number]))
 
-    def _place(self, request: Request, number: int) -> None:
+    def _assign(self, request: Request, number: int) -> None:
         if request.result is None:
             self._segments[number].lessee = request.peer
         else:
@@ -314,8 +320,8 @@ class Objects:
             record.segment = number
         self._send_segment(request.peer, request.number, number)
 
-    def refuse(self, number: int, holder: int | None, segment: int) -> None:
-        """The writer found that there is no memory behind the segment it was given for object `number`."""
+    def write_failed(self, number: int, holder: int | None, segment: int) -> None:
+        """The system had no memory for the segment of object `number`."""
         if holder is not None:
             self.object(number).segment = None
             if self._is_alive(holder):
@@ -338,14 +344,14 @@ class Objects:
         self._send(peer, ("reply", request, (number, segment.size)))
 
 
-def most_segments() -> int:
-    """How many segments every process can have open, at three descriptors each, and some left for other things."""
+def max_segments() -> int:
+    """How many segments a process can open, at three descriptors each. Some descriptors are left for other uses."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(16, (soft - 256) // 3)
 
 
 def _anonymous_memory(size: int) -> int:
-    """Memory that other processes can map once they have its descriptor; it has no name that could outlive them."""
+    """Memory that other processes can map with its descriptor. It has no name, so it cannot outlive them."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("outplay", os.MFD_CLOEXEC)
     else:

@@ -21,8 +21,8 @@ _BOOT = (
     "from outplay.engine.process.worker import main; main(settings)"
 )
 
-Flavour = tuple[int, tuple[int, ...]]  # threads, GPUs: what cannot change once numpy or torch is imported
-Shape = tuple[float, float, int | None]
+Flavour = tuple[int, tuple[int, ...]]  # (threads, GPUs): fixed once numpy or torch is imported
+Shape = tuple[float, float, int | None]  # (CPUs, GPUs, reservation)
 
 
 @dataclass(eq=False)
@@ -31,12 +31,12 @@ class Work:
 
     spec: WorkSpec
     caller: int
-    turn: int
+    turn: int  # the order of arrival
     depth: int  # see backlog.py
-    again: int
-    actor: Actor | None = None  # whose creation this is
-    missing: int = 0  # arguments that are not there yet
-    died: int = 0  # how many workers died over it
+    retries_left: int  # or restarts of an actor; -1: no limit
+    actor: Actor | None = None  # if this work creates an actor
+    missing: int = 0  # the number of arguments that do not exist yet
+    crashes: int = 0  # the number of workers that died while they ran it
     cancelled: bool = False
     since: float = field(default_factory=time.monotonic)
     warned: bool = False
@@ -52,15 +52,15 @@ class Work:
 
 @dataclass
 class Actor:
-    """An actor through all its lives."""
+    """An actor, over all its restarts."""
 
     id: int
     work: Work | None = None
     incarnation: int = 0
     worker: Worker | None = None
     death: Payload | None = None
-    ending: bool = False  # nobody holds it any more
-    asked: list[tuple[int, int]] = field(default_factory=list)  # (process, the incarnation it knows to be over)
+    ending: bool = False  # its last handle is gone
+    located_by: list[tuple[int, int]] = field(default_factory=list)  # unanswered: (process, last incarnation it knows)
 
 
 @dataclass
@@ -73,17 +73,17 @@ class Worker:
     ready: bool = False
     work: Work | None = None
     lease: Lease | None = None
-    waits_for: tuple[int, ...] = ()  # the objects that its task, or actor, waits for
+    waits_for: tuple[int, ...] = ()  # the objects that its task or actor waits for
     idle_since: float = 0.0
-    killed_because: str | None = None  # if it was the hub's doing
-    outbox: list[Message] = field(default_factory=list)  # until it is ready
+    killed_because: str | None = None  # if the hub killed it
+    outbox: list[Message] = field(default_factory=list)  # messages to send when it is ready
 
 
-def hire(index: int, flavour: Flavour, gpus: list[str], settings: dict[str, Any]) -> Worker:
+def start_worker(index: int, flavour: Flavour, gpus: list[str], settings: dict[str, Any]) -> Worker:
     """Start a worker process."""
     threads, chosen = flavour
     environment = dict(os.environ)
-    # Before numpy or torch is imported there, or it has no effect.
+    # These variables take effect only if they are set before numpy or torch is imported.
     environment |= thread_caps(threads)
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[gpu] for gpu in chosen)
     environment[WORKER_VARIABLE] = mark(settings["folder"], index)
@@ -91,6 +91,6 @@ def hire(index: int, flavour: Flavour, gpus: list[str], settings: dict[str, Any]
         [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, env=environment, start_new_session=True
     )
     assert process.stdin is not None
-    with suppress(BrokenPipeError), process.stdin as stdin:  # it died at once, which is noticed like any death
+    with suppress(BrokenPipeError), process.stdin as stdin:  # it crashed at once, which is handled like any crash
         stdin.write(json.dumps({**settings, "index": index}).encode() + b"\n")
     return Worker(index, process, flavour)

@@ -1,4 +1,4 @@
-"""The hub's workers that were asked to end, and how long each of them has for it."""
+"""Workers that were asked to exit, and the deadline of each."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from outplay.engine.endings import CLOSE_S
 from outplay.engine.process.crew import Worker
 from outplay.engine.process.reaping import kill_group
 
-_BUSY_S = 1.0  # for one that has not begun to end, because it is busy
-_MARGIN_S = 1.0  # after CLOSE_S, when one should have ended itself
+_BUSY_S = 1.0  # until a worker must have begun to exit
+_MARGIN_S = 1.0  # after CLOSE_S, when a worker that has begun to exit kills itself
 
 
 class Dismissals:
-    """Kills who does not end in time."""
+    """Kills workers that do not exit in time."""
 
     def __init__(self, workers: dict[int, Worker]) -> None:
         self._workers = workers
-        self._kill_at: dict[int, float] = {}  # by index
+        self._kill_at: dict[int, float] = {}  # by the index of the worker
 
     def add(self, worker: Worker) -> bool:
-        """The worker is to be asked to end. False if it was before."""
+        """Start the deadline of a worker. Returns False if it was started before."""
         is_new = worker.index not in self._kill_at
         self._kill_at.setdefault(worker.index, time.monotonic() + _BUSY_S)
         return is_new
 
     def closing(self, index: int) -> None:
-        """A worker has begun to end, and ends itself when its time is over."""
+        """A worker has begun to exit: extend its deadline. It kills itself after CLOSE_S."""
         if index in self._kill_at:
             self._kill_at[index] = time.monotonic() + CLOSE_S + _MARGIN_S
 

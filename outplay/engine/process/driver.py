@@ -1,4 +1,4 @@
-"""The driver's side: starts the hub, and ends it with the program."""
+"""The driver: starts the hub, and stops it when the program ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BOOT = (
     "from outplay.engine.process.hub import main; main(settings)"
 )
 _SHARE_OF_MEMORY = 0.3
-_LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has room for some hundred characters
+_MAX_FOLDER_LENGTH = 80  # the path of a Unix socket has at most about 100 characters
 _STOP_S = CLOSE_S + 5.0
 
 
@@ -42,14 +42,14 @@ class DriverEngine(ProcessEngine):
         try:
             self._hub.wait(_STOP_S)
         except subprocess.TimeoutExpired:
-            self._hub.kill()  # the workers notice, and end themselves
+            self._hub.kill()  # the workers notice, and exit
             self._hub.wait()
         self.post.close("the engine was shut down")
-        shutil.rmtree(self._folder, ignore_errors=True)  # the hub does this, unless it was killed
+        shutil.rmtree(self._folder, ignore_errors=True)  # in case the hub was killed; otherwise it has done this
 
 
 def start_process_engine(num_cpus: int | None, object_store_bytes: int | None) -> ProcessEngine:
-    """Start a hub and connect to it. Workers are started when there is work for them."""
+    """Start a hub and connect to it. Workers are started on demand."""
     raise_file_limit()
     folder = _private_folder()
     key = secrets.token_bytes(32)
@@ -65,7 +65,7 @@ def start_process_engine(num_cpus: int | None, object_store_bytes: int | None) -
     }
     try:
         hub = subprocess.Popen(
-            # A session of its own: Ctrl-C in the terminal is the driver's to handle.
+            # In a new session: Ctrl-C in the terminal must reach the driver only.
             [sys.executable, "-c", _BOOT],
             stdin=subprocess.PIPE,
             pass_fds=[ready_write],
@@ -75,7 +75,7 @@ def start_process_engine(num_cpus: int | None, object_store_bytes: int | None) -
         assert hub.stdin is not None
         with hub.stdin as stdin:
             stdin.write(json.dumps(settings).encode() + b"\n")
-        os.read(ready_read, 1)  # the end of the stream: it listens, or it is dead
+        os.read(ready_read, 1)  # returns at the end of the stream: the hub listens, or it has crashed
         engine = DriverEngine(folder, key, hub)
     except (OSError, EngineError) as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,9 +87,9 @@ def start_process_engine(num_cpus: int | None, object_store_bytes: int | None) -
 
 
 def _private_folder() -> str:
-    """A folder that only this user can enter, for the sockets."""
+    """A folder for the sockets that only this user can open."""
     folder = tempfile.mkdtemp(prefix="outplay-")
-    if len(folder) > _LONGEST_SOCKET_FOLDER:
+    if len(folder) > _MAX_FOLDER_LENGTH:
         os.rmdir(folder)
         folder = tempfile.mkdtemp(prefix="outplay-", dir="/tmp")
     return folder

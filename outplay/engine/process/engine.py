@@ -1,4 +1,4 @@
-"""The engine's calls on processes: the same code in the driver and in every worker."""
+"""The process engine's API. The driver and every worker run the same code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outplay.engine.process.calls import ActorLink, Call, Running
 from outplay.engine.process.cancelling import cancel, cancel_for_another
 from outplay.engine.process.entries import ActorToken, Entries, Entry, ProcessRef
 from outplay.engine.process.exports import Exports
-from outplay.engine.process.payload import CallSpec, Payload, Slot, WorkSpec
+from outplay.engine.process.payload import CallSpec, Payload, RefArgument, WorkSpec
 from outplay.engine.process.post import Post
 from outplay.engine.process.store import Store
 from outplay.engine.process.waiting import Waits
@@ -41,17 +41,17 @@ class ProcessEngine:
         self.waits = Waits(self.post, self.running)
         self._sent: dict[int, Call] = {}  # by the id of the first result
         self._links: weakref.WeakValueDictionary[int, ActorLink] = weakref.WeakValueDictionary()
-        self._queued: set[ActorLink] = set()  # links with calls that nothing else may hold on to
+        self._queued: set[ActorLink] = set()  # links with queued calls: keeps them alive
         self._reserved: set[int] = set()
         self._collected_at = 0.0
         self._exports = Exports(self.post, self.entries)
         self.handlers: dict[str, Callable[..., None]] = {
             "result": self._on_result,
-            "died": self._on_died,
+            "failed": self._on_failed,
             "segment": lambda _, *segment: self.store.map(*segment),
             "value": self._on_value,
             "located": self._on_located,
-            "gone": lambda _, segments: self.store.forget(segments),
+            "unmap": lambda _, segments: self.store.forget(segments),
             "trim": self._on_trim,
             "reserved": lambda _, number: self._reserved.add(number),
             "cancel": lambda _, number, force: cancel_for_another(self, number, force),
@@ -71,13 +71,13 @@ class ProcessEngine:
         position, failures = 0, -1
 
         def is_settled() -> bool:
-            """Whether all are there, or one is that is an error."""
+            """Whether all objects exist, or one of them is an error."""
             nonlocal position, failures
             while position < len(wanted) and wanted[position].payload is not None:
                 position += 1
             if position == len(wanted):
                 return True
-            if failures != self.entries.failures:  # or there are none to look for among these
+            if failures != self.entries.failures:  # only search for errors if a new one has arrived
                 failures = self.entries.failures
                 return any(entry.failed for entry in wanted)
             return False
@@ -100,7 +100,7 @@ class ProcessEngine:
         return ready, others
 
     def load(self, entry: Entry) -> Any:
-        """The value of one object, waiting for it if need be."""
+        """The value of one object. Waits until it exists."""
         if entry.payload is None:
             self.entries.want([entry])
             self.waits.wait(lambda: entry.payload is not None, None, lambda: [entry])
@@ -111,10 +111,10 @@ class ProcessEngine:
             raise EngineError(f"{ref} belongs to an engine that was shut down")
         return ref._entry
 
-    def is_quiet(self) -> bool:
-        """Whether nothing would be missed if this process ended now."""
-        owes = self._sent or self._queued or self.entries.is_promised()
-        return not owes and not self.post.has_pending()
+    def is_idle(self) -> bool:
+        """Whether this process can exit without losing anything that another process needs."""
+        unfinished = self._sent or self._queued or self.entries.is_promised()
+        return not unfinished and not self.post.has_pending()
 
     # Tasks and actors
 
@@ -139,7 +139,7 @@ class ProcessEngine:
                 self.post.request("claim", options.name, entry.id, callee.interface())
             with self.post.lock:
                 entry.holds, entry.shared = 1, True
-                # Its arguments are not lent: the constructor may run again, later.
+                # The arguments are granted, not lent: the constructor runs again at each restart.
                 work = self._work(call, cpus, options, options.max_restarts, lend=False)
                 work = work._replace(max_concurrency=options.max_concurrency)
                 self.post.send(HUB, ("create", *work.to_wire()))
@@ -176,8 +176,8 @@ class ProcessEngine:
     def cancel(self, ref: Ref, force: bool) -> None:
         cancel(self, self._entry_of(ref).id, force)
 
-    def calls_under_way(self) -> list[Call]:
-        """Those that have no answer yet, the oldest first."""
+    def unfinished_calls(self) -> list[Call]:
+        """The calls without a reply. Sent calls come first, the oldest first."""
         return [*self._sent.values(), *(call for link in self._queued for call in link.queue)]
 
     def fail_unsent(self, call: Call, error: OutplayError) -> None:
@@ -193,7 +193,7 @@ class ProcessEngine:
         try:
             granted = self.waits.wait(lambda: number in self._reserved, timeout)
         finally:
-            if not granted:  # in time, or before Ctrl-C
+            if not granted:  # a timeout, or Ctrl-C
                 self.post.request("release", number)
             self._reserved.discard(number)
         if not granted:
@@ -215,14 +215,14 @@ class ProcessEngine:
         raise EngineError("only the driver ends the engine")
 
     def is_inside_call(self) -> bool:
-        return False  # a worker is known as one, see api.attach
+        return False  # api.attach marks workers
 
     def _check_open(self) -> None:
         if self.post.closed is not None:
             raise EngineError(self.post.closed)
 
     def _checked_cpus(self, callee: Callee, options: Options, default: float) -> float:
-        """The CPUs asked for. The hub is asked whether there are so many, unless every machine has them."""
+        """The CPUs of a call. Raises if this machine has too few. One CPU is always there, and needs no request."""
         self._check_open()
         cpus = options.cpus(default)
         if cpus > 1 or options.num_gpus > 0 or options.reservation is not None:
@@ -246,25 +246,27 @@ class ProcessEngine:
         packed, refs = serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
         arguments = self.entries.own(packed, is_argument=True)
         results = [self.entries.new_result() for _ in range(num_returns)]
-        behind = [(place, self._entry_of(ref)) for place, ref in refs]
+        ref_arguments = [(place, self._entry_of(ref)) for place, ref in refs]
         numbers = tuple(entry.id for entry in results)
         defined = self._exports.export_definitions()
         all_captured = [*captured, *(defined.captured if defined else ())]
         parent = self.running.number
-        call = Call(name, target, arguments, behind, numbers, defined and defined.name, all_captured, actor, parent)
+        call = Call(
+            name, target, arguments, ref_arguments, numbers, defined and defined.name, all_captured, actor, parent
+        )
         types = result_types(signature, num_returns)
         return call, [ProcessRef(entry, known) for entry, known in zip(results, types, strict=True)]
 
-    def _work(self, call: Call, cpus: float, options: Options, again: int, lend: bool) -> WorkSpec:
-        return WorkSpec(self._spec(call, HUB, lend), cpus, options.num_gpus, _reservation_id(options), again)
+    def _work(self, call: Call, cpus: float, options: Options, retries: int, lend: bool) -> WorkSpec:
+        return WorkSpec(self._spec(call, HUB, lend), cpus, options.num_gpus, _reservation_id(options), retries)
 
     def _spec(self, call: Call, to: int, lend: bool = True) -> CallSpec:
-        """The call as a message to process `to`; what it mentions is lent or granted here."""
+        """The call as a message to process `to`. Its objects are lent or granted here, see entries.py."""
         granted = [entry.id for entry in call.captured]
         lent: list[int] = []
         for entry in call.captured:
             self.entries.share(entry)
-        for entry in (call.arguments, *(entry for _, entry in call.behind)):
+        for entry in (call.arguments, *(entry for _, entry in call.ref_arguments)):
             if entry.payload is None:
                 self.entries.share(entry)
                 granted.append(entry.id)
@@ -279,12 +281,14 @@ class ProcessEngine:
                 granted.append(entry.id)
         self.entries.grant(tuple(granted), to)
         assert call.arguments.payload is not None
-        slots: tuple[Slot, ...] = tuple((place, entry.id, entry.payload) for place, entry in call.behind)
+        ref_arguments: tuple[RefArgument, ...] = tuple(
+            (place, entry.id, entry.payload) for place, entry in call.ref_arguments
+        )
         return CallSpec(
             call.name,
             call.target,
             call.arguments.payload,
-            slots,
+            ref_arguments,
             tuple(granted),
             tuple(lent),
             call.results,
@@ -296,7 +300,7 @@ class ProcessEngine:
         assert link.process is not None
         self._sent[call.results[0]] = call
         try:
-            # Before anything is granted to that process: without a connection it would never learn that it holds it.
+            # Connect before granting: without a connection, the process would never release what it was granted.
             reached = self.post.connect(link.process)
         except EngineError as error:
             self._fail(call.results[0], self.entries.error_payload(error))
@@ -305,14 +309,14 @@ class ProcessEngine:
             self._on_closed(link.process)
 
     def _link(self, actor: Entry, name: str) -> ActorLink:
-        """Begin to look for an actor."""
+        """Make the link to an actor, and ask the hub where the actor lives."""
         link = actor.link = self._links[actor.id] = ActorLink(actor.id, name)
         self.post.send(HUB, ("locate", actor.id, 0))
         return link
 
     def flush_notes(self) -> None:
-        """Tell the hub what finalizers have left notes of."""
-        self._exports.flush_gone()
+        """Tell the hub about the objects and exports that finalizers have recorded as deleted."""
+        self._exports.flush_deleted()
         self.entries.flush_dropped()
 
     # Messages
@@ -325,18 +329,18 @@ class ProcessEngine:
     ) -> None:
         held = self.entries.adopt(granted)
         self._share_kept(kept)
-        call = self._sent.pop(number, None)  # None: it was given up, and this is a late answer
+        call = self._sent.pop(number, None)  # None: it was cancelled, or failed before this reply
         if call is not None:
             self._settle(call, [Payload._make(payload) for payload in payloads])
-        del held  # what no entry has taken over is dropped here
+        del held  # releases what no entry refers to
 
     def _share_kept(self, kept: tuple[int, ...]) -> None:
-        """The callee still looks at what it was lent: the hub takes over from here."""
+        """The callee still uses arguments that it was lent: from now on, the hub counts them."""
         for entry in [self.entries.find(number) for number in kept]:
             if entry is not None:
                 self.entries.share(entry)
 
-    def _on_died(
+    def _on_failed(
         self,
         _: int,
         number: int,
@@ -346,16 +350,16 @@ class ProcessEngine:
         granted: tuple[int, ...] = (),
         kept: tuple[int, ...] = (),
     ) -> None:
-        """The worker of a task died. Whether the task must be repeated, only its caller can know."""
+        """A task failed. Decide whether to retry it: only the caller knows whether its results have arrived."""
         held = self.entries.adopt(granted)
         self._share_kept(kept)
-        if worker != HUB:  # it did start
-            self.post.catch_up(worker)  # its answer may be here already
+        if worker != HUB:  # the task had started
+            self.post.catch_up(worker)  # its results may have arrived already
         call = self._sent.get(number)
         if call is not None:
-            # A result may have reached the store before its worker died. What was granted is dropped with its entry.
+            # The worker may have stored a result before it died. Granted results are released with their entries.
             self.post.send(HUB, ("forget", tuple(result for result in call.results if result not in granted)))
-        self.post.send(HUB, ("verdict", number, may_retry and call is not None))
+        self.post.send(HUB, ("retry", number, may_retry and call is not None))
         if call is not None and not may_retry:
             self._fail(number, error)
         del held
@@ -401,21 +405,21 @@ class ProcessEngine:
             self._queued.discard(link)
 
     def _on_trim(self, _: int) -> None:
-        """Somebody needs the memory that this process has free."""
+        """Another process needs memory: return free segments to the hub."""
         self.entries.flush_dropped()
-        self.store.give_back()
+        self.store.return_free()
         now = time.monotonic()
         if now - self._collected_at > _COLLECT_EVERY_S:
             self._collected_at = now
-            self.post.later(gc.collect)  # an exception's traceback, for one, is a cycle that holds on to much
+            self.post.later(gc.collect)  # reference cycles, such as tracebacks, may hold large objects
 
     def _on_closed(self, process: int) -> None:
         if process == HUB:
             self.on_hub_lost()
             return
-        self.post.catch_up(process)  # it may have answered over another connection
+        self.post.catch_up(process)  # it may have replied over another connection
         for link in [link for link in self._links.values() if link.process == process]:
-            # Why it died, and whether it lives on elsewhere, is for the hub to say.
+            # The hub knows why the actor died, and whether it was restarted.
             link.lost += [n for n, call in self._sent.items() if call.actor and call.actor.entry.link is link]
             link.process = None
             self.post.send(HUB, ("locate", link.id, link.incarnation))

@@ -1,11 +1,13 @@
-"""What this process knows of objects and actors: its Entries.
+"""The objects and actors that this process knows: its Entries.
 
-Refs, handles and views hold on to an Entry, and Python counts them; when the last is gone, the hub is told. Nothing
-here counts references by hand.
+Refs, handles and views refer to an Entry. Python counts these references. When an Entry is deleted, the hub is told.
 
-Two rules keep memory alive across processes. What a call's arguments are is lent: the caller holds it until the
-answer is here, and the answer says what the callee keeps. Everything else that a message mentions is granted: before
-it goes to another process, the hub is told that this process now holds it too.
+Two rules keep objects alive across processes:
+
+- Lent: the arguments of a call are held by the caller until the reply arrives. The reply lists the arguments that the
+  callee still uses.
+- Granted: all other objects that a message mentions. Before the message is sent, the hub is told that the receiver
+  holds them.
 """
 
 from __future__ import annotations
@@ -25,27 +27,27 @@ from outplay.engine.process.wire import HUB
 
 
 class Entry:
-    """An object or actor as this process knows it."""
+    """An object or actor that this process knows."""
 
     __slots__ = ("__weakref__", "awaited", "contained", "holds", "id", "link", "payload", "segment", "shared", "table")
 
     def __init__(self, table: Entries, number: int) -> None:
         self.table = table
         self.id = number
-        self.payload: Payload | None = None  # None: not there yet
-        self.holds = 0  # how many holds of this process the hub knows of
-        self.shared = False  # the hub knows the object, and is told its payload when it is there
-        self.awaited = False  # its payload is on the way here: as the result of a call, or because the hub was asked
-        self.segment: tuple[int, int] | None = None  # where it lies, and its size, while only this process knows it
-        self.contained: list[Entry] = []  # what the payload mentions
-        self.link: Any = None  # of an actor: the way to it
+        self.payload: Payload | None = None  # None: it does not exist yet
+        self.holds = 0  # this process's reference count at the hub
+        self.shared = False  # the hub knows the object, and is told its payload
+        self.awaited = False  # the payload will arrive: as the result of a call, or because the hub was asked
+        self.segment: tuple[int, int] | None = None  # (segment, size), while only this process knows the object
+        self.contained: list[Entry] = []  # the objects whose Refs and handles are inside the payload
+        self.link: Any = None  # of an actor: its ActorLink
 
     @property
     def failed(self) -> bool:
         return self.payload is not None and self.payload.failed
 
     def __del__(self) -> None:
-        # A finalizer runs anywhere, in any thread, under any lock: it only leaves a note.
+        # A finalizer runs in any thread, with any lock held. So it only records the deletion.
         if self.holds:
             self.table.dropped.append((self.id, self.holds))
             if self.table.post.helper_leads:
@@ -67,11 +69,11 @@ class ProcessRef(Ref):
 
     def __reduce__(self) -> Any:
         serialize.carry(self._entry)
-        return _ref_again, (self._entry.id, self._type)
+        return _rebuild_ref, (self._entry.id, self._type)
 
 
 class ActorToken:
-    """What a handle holds: the actor's entry. The actor ends when nobody holds it any more."""
+    """Refers to the entry of an actor. Part of every handle; the actor ends when no process holds it."""
 
     __slots__ = ("entry", "name")
 
@@ -81,7 +83,7 @@ class ActorToken:
 
     def __reduce__(self) -> Any:
         serialize.carry(self.entry)
-        return _token_again, (self.entry.id, self.name)
+        return _rebuild_token, (self.entry.id, self.name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorToken) and self.entry.id == other.entry.id
@@ -90,11 +92,11 @@ class ActorToken:
         return hash(self.entry.id)
 
 
-def _ref_again(number: int, known_type: Any) -> ProcessRef:
+def _rebuild_ref(number: int, known_type: Any) -> ProcessRef:
     return ProcessRef(_table().entry(number), known_type)
 
 
-def _token_again(number: int, name: str) -> ActorToken:
+def _rebuild_token(number: int, name: str) -> ActorToken:
     return ActorToken(_table().entry(number), name)
 
 
@@ -107,7 +109,7 @@ def _table() -> Entries:
 
 
 class Entries:
-    """The table of all entries, and what this process tells the hub about them."""
+    """The table of all entries. Tells the hub which objects this process shares, holds and releases."""
 
     def __init__(self, post: Post, store: Store) -> None:
         self.post = post
@@ -116,14 +118,14 @@ class Entries:
         self.recycled: deque[tuple[int, int]] = deque()
         self._ids = itertools.count((post.index << ID_BITS) + 1)
         self._entries: weakref.WeakValueDictionary[int, Entry] = weakref.WeakValueDictionary()
-        self.failures = 0  # how many errors have arrived as objects
-        self._promised: dict[int, Entry] = {}  # shared before they are there: others rely on this process
+        self.failures = 0  # the number of errors that have arrived as objects
+        self._promised: dict[int, Entry] = {}  # shared before they exist: other processes wait for them
 
     def is_promised(self) -> bool:
-        """Whether others wait for an object that only this process can give them."""
+        """Whether this process has promised objects that do not exist yet."""
         return bool(self._promised)
 
-    # Making
+    # Creating
 
     def new_id(self) -> int:
         return next(self._ids)
@@ -132,13 +134,13 @@ class Entries:
         return self.entry(self.new_id())
 
     def new_result(self) -> Entry:
-        """The entry of a result that a call is about to bring."""
+        """The entry of the result of a call that is about to be sent."""
         entry = self.new()
         entry.awaited = True
         return entry
 
     def entry(self, number: int) -> Entry:
-        """The entry of an object or actor, made if this process has none."""
+        """The entry of an object or actor. It is created if this process has none."""
         with self.post.lock:
             entry = self._entries.get(number)
             if entry is None:
@@ -149,10 +151,10 @@ class Entries:
         return self._entries.get(number)
 
     def own(self, packed: serialize.Packed, is_argument: bool = False) -> Entry:
-        """An object of this process's own. Nobody else knows it until its Ref travels."""
-        # Small arguments go with the call: no message will ever ask for them.
+        """Store an object that this process owns. Others learn of it when its Ref is sent."""
+        # Small arguments are sent with the call and need no id.
         entry = Entry(self, 0) if is_argument and packed.nbytes <= INLINE_BYTES else self.new()
-        with self.post.uninterrupted:  # a segment must not be lost between the hub and its entry
+        with self.post.uninterrupted:  # Ctrl-C must not lose a segment before its entry refers to it
             entry.payload = self._to_payload(packed, lambda: self.store.write_own(entry.id, packed))
             entry.contained = packed.carried
             if entry.payload.place is not None:
@@ -160,7 +162,7 @@ class Entries:
         return entry
 
     def load(self, entry: Entry) -> Any:
-        """The value of an object that is there; raises it if it is an error."""
+        """The value of an object that exists. Raises it if it is an error."""
         assert entry.payload is not None
         value = self.store.read(entry.payload, entry)
         if entry.payload.failed:
@@ -168,14 +170,14 @@ class Entries:
         return value
 
     def result(self, packed: serialize.Packed, number: int, caller: int) -> Payload:
-        """The result of a call. If it goes into the store, the hub counts it as held by `caller` from the start.
+        """Store the result of a call. If it is written to shared memory, the hub counts it as held by `caller`.
 
-        That holds for a process that calls itself too: its answer grants the object like any other answer.
+        A process that calls itself is no exception: its reply grants the object like any other reply.
         """
         return self._to_payload(packed, lambda: self.store.write_for(caller, number, packed))
 
     def _to_payload(self, packed: serialize.Packed, write: Callable[[], Place]) -> Payload:
-        """Put a packed object into a message or, if it is large, into the store."""
+        """The payload of a packed object. Large objects are written to shared memory."""
         refs = tuple(entry.id for entry in packed.carried)
         if refs:
             with self.post.lock:
@@ -188,7 +190,7 @@ class Entries:
         return Payload(b"", (), refs, place=write())
 
     def error_payload(self, error: BaseException) -> Payload:
-        """An error as a payload. It always travels whole, so that it cannot fail to."""
+        """The payload of an error. It is never written to shared memory, which could fail."""
         packed = serialize.dumps(error, "an exception")
         with self.post.lock:
             for entry in packed.carried:
@@ -202,9 +204,9 @@ class Entries:
         return number >> ID_BITS == self.post.index
 
     def want(self, entries: list[Entry]) -> None:
-        """Ask the hub for those of the objects that are not on the way already.
+        """Ask the hub for the values of these objects, except those that will arrive anyway.
 
-        They may be this process's own: a Ref that went away, and came back after its entry here was gone.
+        This process may own some of them: a Ref was sent away, its entry deleted, and the Ref sent back.
         """
         with self.post.lock:
             for entry in entries:
@@ -213,34 +215,34 @@ class Entries:
                     self.post.send(HUB, ("want", entry.id))
 
     def share(self, entry: Entry) -> None:
-        """Let the hub know the object, so that others can hold it and ask for it."""
+        """Tell the hub about an object of this process, so that others can hold it and ask for its value."""
         if entry.shared or not self.is_mine(entry.id):
             return
         entry.shared = True
         is_new = entry.holds == 0
         entry.holds += is_new
-        entry.segment = None  # the hub's from now on
+        entry.segment = None  # now managed by the hub
         self.post.send(HUB, ("share", entry.id, entry.payload, is_new))
         if entry.payload is None:
             self._promised[entry.id] = entry
-            self.post.kick()  # somebody will wait for it while this process computes
+            self.post.kick()  # others will wait for it while this process computes
 
     def adopt(self, granted: tuple[int, ...]) -> list[Entry]:
-        """Take over the holds that came with a message. They last as long as the entries returned."""
+        """Count the objects that a message granted to this process. They are held while the returned entries exist."""
         entries = [self.entry(number) for number in granted]
         for entry in entries:
             entry.holds += 1
-            # The hub knows what it counts. A result that is on its way is the exception: it does not know its payload.
+            # The hub knows the payloads of granted objects, except those of results that have not arrived here yet.
             entry.shared = entry.shared or not entry.awaited
         return entries
 
     def grant(self, mentioned: tuple[int, ...], to: int) -> None:
-        """Tell the hub that process `to` holds these from now on; a message to it is about to mention them."""
+        """Tell the hub that process `to` holds these objects. To be called before a message to it mentions them."""
         if mentioned:
             self.post.send(HUB, ("grant", mentioned, to))
 
     def resolve(self, entry: Entry, payload: Payload) -> None:
-        """The object is there."""
+        """The value of the object has arrived."""
         entry.payload = payload
         entry.contained = [self.entry(number) for number in payload.refs]
         self.failures += payload.failed
@@ -248,7 +250,7 @@ class Entries:
             self.post.send(HUB, ("resolve", entry.id, payload))
 
     def keep(self, lent: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of the lent objects that something here still looks at; the hub learns that this process does."""
+        """The lent objects that this process still uses after the call. From now on, the hub counts them."""
         if not lent:
             return ()
         with self.post.lock:
@@ -260,12 +262,12 @@ class Entries:
             return tuple(entry.id for entry in kept)
 
     def flush_dropped(self) -> None:
-        """Act on the notes that finalizers have left."""
+        """Release the objects that finalizers have recorded as deleted."""
         while self.recycled:
             self.store.recycle(*self.recycled.popleft())
         if self.dropped:
             with self.post.lock:
-                notes = []
+                dropped = []
                 while self.dropped:
-                    notes.append(self.dropped.popleft())
-                self.post.send(HUB, ("drop", notes))
+                    dropped.append(self.dropped.popleft())
+                self.post.send(HUB, ("drop", dropped))

@@ -1,7 +1,7 @@
-"""The hub: a small process beside the driver that starts, counts and cleans up.
+"""The hub: a small process that starts workers, schedules work, counts references and cleans up after crashes.
 
-It runs no code of the user's and sees no value larger than a message. It ends when the driver does, however that
-happens, and ends everything else first.
+It runs no user code, and large objects do not pass through it. It ends when the driver exits or crashes, after it has
+ended all workers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from outplay.engine.process.wire import DRIVER, HUB, Channel, Message, Poll, Wro
 from outplay.engine.slots import Slots
 from outplay.errors import OutplayError
 
-_CHECK_S = 1.0  # how often to look whether the driver is still the parent
-_END_CHECK_S = 0.02  # the same at the end
+_CHECK_S = 1.0  # interval of periodic checks, such as whether the driver still lives
+_END_CHECK_S = 0.02  # the same during shutdown
 
 
 class Hub:
-    """One loop: read all that has come, act, free what nobody holds, wait."""
+    """An event loop: read messages, handle them, free unused objects, wait."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._folder: str = settings["folder"]
@@ -34,7 +34,7 @@ class Hub:
         self._driver = os.getppid()
         self._ending = False
         self.asked_to_stop = False
-        self._look_again = 0.0
+        self._next_check = 0.0
         self._channels: dict[int, Channel] = {}
         self._by_fd: dict[int, Channel] = {}
         self._exports: dict[str, bytes] = {}
@@ -58,16 +58,16 @@ class Hub:
         again = False
         while not self._ending:
             due_in = self.staff.due_in()
-            timeout = 0.0 if again else 0.02 if self.objects.starved else _CHECK_S if due_in is None else due_in
-            for fd in self._poll.wait(timeout, awake=not again):
+            timeout = 0.0 if again else 0.02 if self.objects.has_allocations else _CHECK_S if due_in is None else due_in
+            for fd in self._poll.wait(timeout, spin=not again):
                 self._handle(fd)
             if os.getppid() != self._driver:
                 return
             again = self.objects.end_round()
             if self.staff.due_in() == 0:
                 self.staff.schedule()
-            if time.monotonic() > self._look_again:
-                self._look_again = time.monotonic() + _CHECK_S
+            if time.monotonic() > self._next_check:
+                self._next_check = time.monotonic() + _CHECK_S
                 self.staff.warn_if_stuck()
                 self.staff.dismissals.kill_overdue()
                 self.staff.retire_surplus()
@@ -118,7 +118,7 @@ class Hub:
     def _send(self, to: int, message: Message, fd: int | None = None) -> None:
         channel = self._channels.get(to)
         if channel is None:
-            return  # it is gone, and with it whoever waits for this
+            return  # that process has ended
         channel.send(message, None if fd is None else [fd])
         if channel.pending:
             self._poll.watch(channel.fd, out=True)
@@ -138,7 +138,7 @@ class Hub:
         pid = worker.process.pid
         kill_group(pid)
         if pid not in self._exit_codes:
-            # Its sockets are closed, so it is ending: this does not wait long.
+            # Its sockets are closed, so it is exiting: this does not block for long.
             _, status = os.waitpid(pid, 0)
             self._exit_codes[pid] = os.waitstatus_to_exitcode(status)
         worker.process.returncode = self._exit_codes.pop(pid)
@@ -149,30 +149,30 @@ class Hub:
     def _collect_children(self) -> None:
         ended = reap()
         self._exit_codes |= {pid: code for pid, code in ended.items() if pid in self._worker_pids()}
-        self._accept()  # one of them may have introduced itself at the last moment
+        self._accept()  # a child may have connected just before it ended
         for channel in [channel for channel in self._by_fd.values() if channel.peer is None]:
             self._receive(channel)
         by_pid = {worker.process.pid: worker for worker in self.staff.workers.values()}
         for pid in ended:
             if pid in by_pid:
-                self._last_words(by_pid[pid].index)
+                self._drain(by_pid[pid].index)
         kill_orphans(self._folder, set(self.staff.workers))
 
     def _worker_pids(self) -> set[int]:
         return {worker.process.pid for worker in self.staff.workers.values()}
 
-    def _last_words(self, index: int) -> None:
-        """A worker has ended: read what it still sent. A child that it forked may keep its socket open for ever."""
+    def _drain(self, index: int) -> None:
+        """A worker has ended: read its last messages. A child that it forked may keep its socket open forever."""
         channel = self._channels.get(index)
         if channel is None:
-            self._process_gone(index)  # it never introduced itself
+            self._process_gone(index)  # it never connected
             return
         self._receive(channel)
         if not channel.closed:
             self._remove(channel)
 
     def end(self) -> None:
-        """End everything. If the driver asked for it, workers get some time to leave by themselves."""
+        """End all workers. If the driver asked for it, they get some time to exit by themselves."""
         self.staff.end()
         while self.asked_to_stop and self.staff.workers and os.getppid() == self._driver:
             for fd in self._poll.wait(_END_CHECK_S):
@@ -187,7 +187,7 @@ class Hub:
 
     def _dispatch(self, sender: int, message: Message) -> None:
         if not self._is_alive(sender):
-            return  # it was declared dead while this was on its way
+            return  # it was removed before this message was read
         kind, *args = message
         match kind:
             case "drop":
@@ -204,18 +204,18 @@ class Hub:
                 self.objects.forget(sender, *args)
             case "alloc":
                 self.objects.alloc(sender, *args)
-            case "refuse":
-                self.objects.refuse(*args)
-            case "verdict":
-                self.staff.verdict(*args)
-            case "stay":
-                self.staff.stay(sender)
+            case "write_failed":
+                self.objects.write_failed(*args)
+            case "retry":
+                self.staff.retry_decision(*args)
+            case "busy":
+                self.staff.busy(sender)
             case "undelivered":
                 self.staff.undelivered(sender, *args)
             case "lease":
                 self.objects.lease(sender, *args)
             case "return":
-                self.objects.give_back(*args)
+                self.objects.return_segments(*args)
             case "open":
                 self.objects.open(sender, *args)
             case "submit":
@@ -235,9 +235,9 @@ class Hub:
                 self.staff.create(sender, WorkSpec.from_wire(args))
                 self.staff.schedule()
             case "locate":
-                self.staff.locate(sender, *args)
-            case "ended":
-                self.staff.ended(sender, *args)
+                self.staff.actors.locate(sender, *args)
+            case "actor_ended":
+                self.staff.actor_ended(sender, *args)
             case "ready":
                 self.staff.ready(sender)
             case "export":
@@ -252,23 +252,23 @@ class Hub:
             case "stop":
                 self._ending = self.asked_to_stop = True
             case _:
-                self._answer(sender, kind, args)
+                self._handle_request(sender, kind, args)
 
-    def _answer(self, sender: int, kind: str, args: list[Any]) -> None:
-        """Requests, and the error that says why not."""
+    def _handle_request(self, sender: int, kind: str, args: list[Any]) -> None:
+        """Handle a request and reply, with the result or with an error."""
         number, *rest = args
-        answer: Any = None
+        reply: Any = None
         try:
             match kind:
                 case "check":
                     self.staff.slots.check(*rest)
                 case "kill":
-                    self.staff.kill(*rest)
+                    self.staff.actors.kill(*rest)
                 case "claim":
-                    self.staff.names.claim(*rest)
+                    self.staff.actors.names.claim(*rest)
                 case "find":
-                    answer = self.staff.names.find(*rest)
-                    self.objects.hold(sender, answer[0])
+                    reply = self.staff.actors.names.find(*rest)
+                    self.objects.hold(sender, reply[0])
                 case "reserve":
                     self.staff.reserve(sender, *rest)
                 case "release":
@@ -276,8 +276,8 @@ class Hub:
                 case _:
                     raise AssertionError(f"no message {kind!r}")
         except (OutplayError, ValueError) as error:
-            answer = error
-        self._send(sender, ("reply", number, answer))
+            reply = error
+        self._send(sender, ("reply", number, reply))
 
     def _export(self, name: str, data: bytes) -> None:
         self._exports[name] = data
@@ -287,7 +287,7 @@ class Hub:
     def _fetch(self, sender: int, number: int, name: str) -> None:
         if name in self._exports:
             self._send(sender, ("reply", number, self._exports[name]))
-        else:  # a call can overtake, on its direct way, what its caller told the hub before
+        else:  # the call came directly from its caller, and has overtaken the caller's export
             self._asked_exports.setdefault(name, []).append((sender, number))
 
 

@@ -1,4 +1,4 @@
-"""The hub's list of named actors."""
+"""The hub's table of named actors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from outplay.engine.process.payload import ID_BITS
 
 
 class Names:
-    """Each name stands for one living actor."""
+    """Maps names to living actors."""
 
     def __init__(self) -> None:
-        self._actors: dict[str, tuple[int, bytes]] = {}  # the actor, and the interface of its class
+        self._actors: dict[str, tuple[int, bytes]] = {}  # (actor, the interface of its class)
 
     def claim(self, name: str, actor: int, interface: bytes) -> None:
         if name in self._actors:
@@ -23,9 +23,9 @@ class Names:
         return self._actors[name]
 
     def free(self, actor: int) -> None:
-        """The actor is dead."""
+        """Free the name of a dead actor."""
         self._actors = {name: found for name, found in self._actors.items() if found[0] != actor}
 
     def free_all_of(self, process: int) -> None:
-        """The process is gone, and with it the actors that it started, or was about to."""
+        """Free the names of all actors that a process has started, or was about to start."""
         self._actors = {name: found for name, found in self._actors.items() if found[0] >> ID_BITS != process}

@@ -1,28 +1,28 @@
-"""How an object looks while it travels: small ones whole, large ones as a place in shared memory."""
+"""Objects and calls as they are sent. Small objects are sent whole, large ones as a location in shared memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-# Below this an object travels inside the message: a copy through a socket is cheaper than a segment.
+# Objects up to this size are sent inside the message: a copy through a socket is cheaper than a segment.
 INLINE_BYTES = 64 * 1024
 PAGE = 4096
-ID_BITS = 40  # of an object's number; the bits above are the index of the process that owns it
+ID_BITS = 40  # the lower bits of an object's number; the higher bits are the index of the process that owns it
 
 
 class Place(NamedTuple):
-    """Where an object lies: a segment, and the lengths of the pickle stream and of each buffer in it."""
+    """The location of an object: a segment, and the lengths of the pickle stream and of each buffer in it."""
 
     object: int
     segment: int
     segment_size: int
     lengths: tuple[int, ...]
-    writable: tuple[int, ...]  # which buffers belong to tensors
+    writable: tuple[int, ...]  # the buffers of tensors
 
 
 class Payload(NamedTuple):
-    """An object on the wire. `refs` are the objects and actors whose Refs and handles are inside it."""
+    """An object as it is sent. `refs` are the objects and actors whose Refs and handles are inside it."""
 
     data: bytes
     buffers: tuple[bytes, ...]
@@ -33,23 +33,23 @@ class Payload(NamedTuple):
 
     @property
     def mentions(self) -> tuple[int, ...]:
-        """All that a process which keeps this payload must hold."""
+        """All objects that a process must hold while it keeps this payload."""
         return self.refs if self.place is None else (*self.refs, self.place.object)
 
 
-# (where in the call, the object's id, its payload if the sender knew it)
-Slot = tuple[int | str, int, Payload | None]
+# An argument that is a Ref: (position or name, the object's id, its payload if the sender knew it)
+RefArgument = tuple[int | str, int, Payload | None]
 
 
 class CallSpec(NamedTuple):
-    """A call as it travels. Its id is the id of its first result."""
+    """A call as it is sent. Its id is the id of its first result."""
 
     name: str
     target: str  # a function's or class's export, or a method's name
     payload: Payload
-    slots: tuple[Slot, ...]
-    granted: tuple[int, ...]  # what the receiver holds from the moment it receives this
-    lent: tuple[int, ...]  # what it may read until it answers, because the caller holds it that long
+    ref_arguments: tuple[RefArgument, ...]
+    granted: tuple[int, ...]  # objects that the receiver holds from the moment it receives this call
+    lent: tuple[int, ...]  # objects that it may read until it replies: the caller holds them until then
     results: tuple[int, ...]
     caller: int
     definitions: str | None
@@ -58,7 +58,7 @@ class CallSpec(NamedTuple):
     def id(self) -> int:
         return self.results[0]
 
-    # Plain tuples are pickled ten times faster than named ones, and a call is sent often.
+    # Plain tuples are pickled ten times faster than named tuples, and calls are sent often.
 
     def to_wire(self) -> tuple[object, ...]:
         return (self.name, self.target, tuple(self.payload), *self[3:])
@@ -69,14 +69,14 @@ class CallSpec(NamedTuple):
 
 
 class WorkSpec(NamedTuple):
-    """A task, or the creation of an actor: the call, and what it needs to run."""
+    """A task, or the creation of an actor: the call, its resources and its retries."""
 
     call: CallSpec
     cpus: float
     gpus: float
     reservation: int | None
-    again: int  # how often it may be retried or restarted; -1: without limit
-    retry_on: bytes = b""  # of a task: the exceptions after which it is retried, packed
+    retries: int  # of a task, or restarts of an actor; -1: no limit
+    retry_on: bytes = b""  # of a task: the pickled exception types after which it is retried
     max_concurrency: int = 1  # of an actor
 
     def to_wire(self) -> tuple[object, ...]:

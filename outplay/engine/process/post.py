@@ -1,7 +1,8 @@
-"""A process's sockets: sending, waiting for answers, and requests to the hub.
+"""The sockets of a process: sending messages, waiting for them, and requests to the hub.
 
-Messages are read by one thread at a time, the leader: whoever waits for one. That saves a switch of threads per
-call. While nobody waits, because the user's code runs, a helper thread steps in.
+One thread at a time reads messages: the leader. A thread that waits for a message becomes the leader if there is none,
+otherwise a follower. So most messages are read by the thread that needs them, without a thread switch. While user code
+runs and no thread waits, a helper thread leads.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from outplay.engine.process.wire import HUB, Channel, Message, Poll, WrongKeyErr
 from outplay.errors import EngineError
 
 _HELPER_INTERVAL_S = 0.05
-_LONGEST_WAIT_S = 3600.0  # threads cannot wait for ever longer
-_LOOK_S = 0.01  # how often to look whose turn it is to handle Ctrl-C: asking takes longer than a message
+_MAX_WAIT_S = 3600.0  # the timeout of a lock is limited
+_HANDLER_CHECK_S = 0.01  # between checks of the SIGINT handler: a check takes longer than sending a message
 
 
 class Post:
-    """Sends to other processes by their index, and calls `on_message` and `on_closed`, under `lock`, for what comes."""
+    """Sends messages to other processes. Calls `on_message` and `on_closed`, with `lock` held, for incoming events."""
 
     def __init__(
         self,
@@ -40,14 +41,14 @@ class Post:
     ) -> None:
         self.index = index
         self.lock = threading.RLock()
-        self.closed: str | None = None  # why, once it is
+        self.closed: str | None = None  # the reason, once it is closed
         self._folder, self._key = folder, key
         self._on_message, self._on_closed = on_message, on_closed
         self._on_idle: Callable[[], None] = lambda: None
         self._changed = threading.Condition(self.lock)
         self._leader: threading.Thread | None = None
         self._followers = 0
-        self._turns = 0  # how often anybody has led: lets the helper see that the main thread is away
+        self._turns = 0  # how often a thread has led: tells the helper whether other threads still wait for messages
         self._helper_leads = False
         self._kick = threading.Event()
         self._later: deque[Callable[[], object]] = deque()
@@ -66,17 +67,17 @@ class Post:
         if self._connect(HUB) is None:
             raise EngineError("the hub does not answer")
         self._helper = threading.Thread(target=self._help, name="outplay-post", daemon=True)
-        forget_if_forked(self)
+        register_at_fork(self)
 
     def start(self, on_idle: Callable[[], None]) -> None:
-        """Let the helper run; it calls `on_idle` now and then, for what is not urgent."""
+        """Start the helper thread. It calls `on_idle` from time to time."""
         self._on_idle = on_idle
         self._helper.start()
 
     # Sending
 
     def send(self, to: int, message: Message) -> bool:
-        """Send, or queue what the socket does not take now; False if there is no way to that process."""
+        """Send a message, or queue it while the socket is full. Returns False if the process is gone."""
         with self.uninterrupted, self.lock:
             channel = self._channels.get(to) or self._connect(to)
             if channel is None:
@@ -89,29 +90,29 @@ class Post:
             return True
 
     def _flush_hub(self) -> None:
-        """Whatever the hub is to know before another process acts on a message must be on its way already."""
+        """Send everything queued for the hub. The hub must know it before another process acts on the next message."""
         hub = self._channels.get(HUB)
         while hub is not None and hub.pending:
-            # The hub never waits for anybody, so this does not take long.
+            # The hub never blocks, so this does not take long.
             room = select.poll()
             room.register(hub.fd, select.POLLOUT)
             room.poll(1000)
             hub.flush()
 
     def request(self, kind: str, *args: Any) -> Any:
-        """Ask the hub and wait for its answer."""
+        """Send a request to the hub and wait for the reply. Raises the reply if it is an exception."""
         number = next(self._requests)
-        with self.uninterrupted:  # an answer that nobody takes may be a segment that nobody frees
+        with self.uninterrupted:  # a lost reply may be a segment that is never freed
             self.send(HUB, (kind, number, *args))
             self.wait_until(lambda: number in self._replies)
             with self.lock:
-                answer = self._replies.pop(number)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+                reply = self._replies.pop(number)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     def connect(self, to: int) -> bool:
-        """Make sure that there is a connection; False if that process is gone, EngineError if none can be made."""
+        """Connect to a process. Returns False if it is gone; raises EngineError if the connection fails otherwise."""
         with self.uninterrupted, self.lock:
             return to in self._channels or self._connect(to) is not None
 
@@ -135,14 +136,14 @@ class Post:
     def _watch(self, channel: Channel) -> None:
         self._poll.watch(channel.fd, out=channel.pending)
         if self._leader is not None and self._leader is not threading.current_thread():
-            self.wake()  # a poll that runs already does not see the change
+            self.wake()  # the leader's poll does not see the change otherwise
         elif channel.pending:
             self._kick.set()
 
     # Waiting
 
     def wait_until(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Handle messages until `done()`, which is called under the lock; False if the time is over first."""
+        """Handle messages until `done()`, which is called with the lock held. Returns False after a timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         self.uninterrupted.install()
         with self.uninterrupted, self._changed:
@@ -154,8 +155,8 @@ class Post:
                     return False
                 if self._leader is threading.current_thread():
                     raise EngineError(
-                        "this call would wait inside a signal handler or finalizer that has interrupted another wait "
-                        "of the same thread; let the handler set a flag, and act on it in the program"
+                        "this call would block inside a signal handler or finalizer, which has interrupted another "
+                        "blocking call of the same thread; let the handler set a flag, and check it in the program"
                     )
                 if self._leader is None:
                     self._lead(left)
@@ -166,20 +167,20 @@ class Post:
                     self._followers += 1
                     try:
                         with self.uninterrupted.allowed:
-                            self._changed.wait(None if left is None else min(left, _LONGEST_WAIT_S))
+                            self._changed.wait(None if left is None else min(left, _MAX_WAIT_S))
                     finally:
                         self._followers -= 1
             return True
 
     def _lead(self, timeout: float | None) -> None:
-        """Wait for what comes and handle it. The lock is held on entry and exit, not while waiting."""
+        """Wait for messages and handle them. The lock is held on entry and exit, but not while waiting."""
         self._leader = threading.current_thread()
         self._turns += 1
         ready: list[int] = []
         self.lock.release()
         try:
             with self.uninterrupted.allowed:
-                ready = self._poll.wait(timeout, awake=not self._helper_leads)
+                ready = self._poll.wait(timeout, spin=not self._helper_leads)
         finally:
             self.lock.acquire()
             try:
@@ -200,12 +201,12 @@ class Post:
             self._receive(self._by_fd[fd])
 
     def catch_up(self, process: int) -> None:
-        """Handle all that a process has sent so far, even over a connection that was not accepted yet."""
+        """Handle all messages that a process has sent so far, also over connections that were not accepted yet."""
         with suppress(BlockingIOError):
             while True:
                 self._add(Channel(self._listener.accept()[0], None))
         for channel in list(self._by_fd.values()):
-            # Not the hub's: a message of its own is being handled, and what follows must wait its turn.
+            # Not the hub's: one of its messages is being handled right now, and the next ones must wait for that.
             if channel.peer in (None, process) and channel.peer != HUB and not channel.closed:
                 self._receive(channel)
 
@@ -217,7 +218,7 @@ class Post:
         try:
             if channel.peer is None and channel.accept_hello(self._key, self.index):
                 assert channel.peer is not None
-                # What is sent to that process keeps its way, if it has one, so that calls stay in order.
+                # Messages to that process keep using the older connection, if there is one: calls stay in order.
                 self._channels.setdefault(channel.peer, channel)
         except WrongKeyError:
             channel.closed = True
@@ -225,7 +226,7 @@ class Post:
             for message in channel.messages():
                 if message[0] == "reply":
                     self._replies[message[1]] = message[2]
-                elif message[0] == "segment":  # the one message that a descriptor comes with
+                elif message[0] == "segment":  # the only message that has a descriptor attached
                     self._on_message(channel.peer, (*message, channel.fds.popleft()))
                 else:
                     self._on_message(channel.peer, message)
@@ -251,8 +252,8 @@ class Post:
                 self._later.popleft()()
             with self.lock:
                 self._on_idle()
-                away, seen = self._turns == seen, self._turns
-                if self._leader is None and (away or kicked):
+                nobody_waits, seen = self._turns == seen, self._turns
+                if self._leader is None and (nobody_waits or kicked):
                     self._helper_leads = True
                     while self.closed is None and self._helper_leads and not self._later:
                         self._lead(None)
@@ -260,12 +261,12 @@ class Post:
                     seen = self._turns
 
     def later(self, function: Callable[[], object]) -> None:
-        """Let the helper call `function` soon, outside of all locks."""
+        """Let the helper call `function` soon, without any lock held."""
         self._later.append(function)
         self._kick.set()
 
     def kick(self) -> None:
-        """Something needs the helper soon, even if this thread does not wait for it."""
+        """Let the helper lead soon, because this thread will not wait for messages."""
         self._kick.set()
 
     @property
@@ -273,28 +274,28 @@ class Post:
         return self._helper_leads
 
     def wake(self) -> None:
-        """Make the leader look up from its poll. Safe anywhere, also in a finalizer."""
-        with suppress(OSError):  # full: it will wake anyway; closed: there is nobody to wake
+        """Wake the leader from its poll. Can be called anywhere, also in a finalizer."""
+        with suppress(OSError):  # the pipe is full: the leader wakes anyway; it is closed: there is no leader
             os.write(self._wake_write, b"\0")
 
     # Ending
 
     def flush(self, to: int | None = None) -> None:
-        """Wait until everything that was sent, to one process or to all, is out, or its receiver is gone."""
+        """Wait until no queued messages are left, to one process or to all."""
 
-        def is_out() -> bool:
+        def is_flushed() -> bool:
             if to is None:
                 return not self.has_pending()
             channel = self._channels.get(to)
             return channel is None or not channel.pending
 
-        self.wait_until(is_out)
+        self.wait_until(is_flushed)
 
     def has_pending(self) -> bool:
         return any(channel.pending for channel in self._by_fd.values())
 
     def fail(self, why: str) -> None:
-        """From now on, whoever waits or calls gets an EngineError that says `why`."""
+        """From now on, all waits and calls raise EngineError(why)."""
         with self._changed:
             self.closed = self.closed or why
             self._changed.notify_all()
@@ -302,7 +303,7 @@ class Post:
             self.wake()
 
     def close(self, why: str) -> None:
-        """Stop, and give everything back. Not to be called by a handler."""
+        """Stop the helper and close all descriptors. A message handler must not call this."""
         self.fail(why)
         if self._wake_write >= 0:
             self._helper.join(timeout=5)
@@ -320,14 +321,14 @@ class Post:
         self._wake_write = -1
 
     def forget_in_forked_child(self) -> None:
-        """A forked child has copies of the sockets; with them open, nobody would notice that the parent died."""
+        """Close the copied sockets in a forked child. Others would not notice the parent's death."""
         self.closed = "this process was forked from one that uses the engine; call outplay.init() in it"
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self._close_fds()
 
 
-def forget_if_forked(post: Post) -> None:
+def register_at_fork(post: Post) -> None:
     weak = weakref.ref(post)
 
     def forget() -> None:
@@ -339,25 +340,25 @@ def forget_if_forked(post: Post) -> None:
 
 
 class Uninterrupted:
-    """Puts Ctrl-C off while a message is handled: KeyboardInterrupt in between would leave half of it done.
+    """Defers Ctrl-C while a message is handled: KeyboardInterrupt would leave it half handled. Reentrant.
 
-    Only the main thread is ever interrupted, and only Python's own handler raises; others are left alone.
+    Signal handlers run in the main thread only. SIGINT handlers other than Python's default are not replaced.
     """
 
     def __init__(self) -> None:
         self.allowed = Allowed(self)
         self._depth = 0
         self._is_allowed = False
-        self._noted = False
-        self._look_again = 0.0
+        self._deferred = False
+        self._next_check = 0.0
         self._main = threading.main_thread().ident
 
     def install(self) -> None:
-        """Take Python's place. Called before each wait: a notebook puts Python's handler back for every cell."""
+        """Replace Python's SIGINT handler. Called before each wait: a notebook restores Python's for every cell."""
         now = time.monotonic()
-        if now < self._look_again or threading.get_ident() != self._main:
+        if now < self._next_check or threading.get_ident() != self._main:
             return
-        self._look_again = now + _LOOK_S
+        self._next_check = now + _HANDLER_CHECK_S
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self.interrupt)
 
@@ -370,16 +371,16 @@ class Uninterrupted:
         if threading.get_ident() != self._main:
             return
         self._depth -= 1
-        if self._noted and self._depth == 0:
-            self._noted = False
+        if self._deferred and self._depth == 0:
+            self._deferred = False
             raise KeyboardInterrupt
 
     def allow(self) -> None:
         if threading.get_ident() != self._main:
             return
         self._is_allowed = self._depth == 1
-        if self._noted and self._is_allowed:
-            self._is_allowed = self._noted = False
+        if self._deferred and self._is_allowed:
+            self._is_allowed = self._deferred = False
             raise KeyboardInterrupt
 
     def forbid(self) -> None:
@@ -387,9 +388,9 @@ class Uninterrupted:
             self._is_allowed = False
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt, now or when it does no harm. The handler of a signal."""
+        """The signal handler: raise KeyboardInterrupt now, or defer it to the end of the block."""
         if self._depth > 0 and not self._is_allowed:
-            self._noted = True
+            self._deferred = True
         else:
             self._is_allowed = False
             signal.default_int_handler(number, frame)
@@ -400,10 +401,10 @@ class Uninterrupted:
 
 
 class Allowed:
-    """Within `with uninterrupted:`, but not within two of them, lets Ctrl-C interrupt after all, once.
+    """Inside one `with uninterrupted:` block, but not inside two, allows Ctrl-C to interrupt once.
 
-    KeyboardInterrupt may come out of this block, but no second one before the block around it has ended. So that can
-    bring its locks into order in a `finally`, without a moment at which it could be interrupted.
+    This block may raise KeyboardInterrupt. A second one is deferred until the outer block has ended. So the outer block
+    can restore its locks in a `finally` clause, which cannot be interrupted.
     """
 
     def __init__(self, uninterrupted: Uninterrupted) -> None:

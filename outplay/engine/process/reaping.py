@@ -1,4 +1,4 @@
-"""Ending processes together with everything they started."""
+"""Kills processes together with all their descendants."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-WORKER_VARIABLE = "OUTPLAY_WORKER"  # in the environment of a worker, and so of all that it starts
+WORKER_VARIABLE = "OUTPLAY_WORKER"  # in the environment of a worker, and of all its descendants
 _PR_SET_CHILD_SUBREAPER = 36
-_MOST_FILES = 65536
+_MAX_FILES = 65536
 
 
 def raise_file_limit() -> None:
-    """Every segment costs a file descriptor: use what the system allows, not what a shell starts with."""
+    """Raise the limit on open files: every segment needs a file descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     if soft < wanted:
-        with suppress(ValueError, OSError):  # a system may allow less than it says; then its limit stays
+        with suppress(ValueError, OSError):  # a system may allow less than its hard limit; then the limit stays
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent dies, so that they can be found and ended (Linux)."""
+    """Become the parent of descendants whose parent dies, so that they can be found and killed (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def kill_group(pid: int) -> None:
-    """End a worker and what it started in its own process group."""
+    """Kill a worker and all processes in its process group."""
     with suppress(ProcessLookupError, PermissionError):  # it is gone already
         os.killpg(pid, signal.SIGKILL)
 
 
 def kill_orphans(run: str, living: set[int]) -> None:
-    """End adopted processes whose worker is not among `living`: they left its group, but carry its mark.
+    """Kill adopted processes whose worker is not among `living`. They left its group, but have its mark.
 
-    `run` tells this run's processes from those of another engine that was started inside a worker.
+    `run` distinguishes the processes of this engine from those of an engine that was started inside a worker.
     """
     if sys.platform != "linux":
         return
@@ -58,7 +58,7 @@ def _mark_of(pid: int) -> tuple[str, int] | None:
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return None  # it has ended meanwhile
+        return None  # it has ended
     start = f"{WORKER_VARIABLE}=".encode()
     for variable in variables:
         if variable.startswith(start):
@@ -72,17 +72,17 @@ def _children(parent: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                # The name, in parentheses, may hold anything; the fields after it are "state ppid …".
+                # The process name, in parentheses, may have any characters. The fields after it are "state ppid …".
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # it has ended
             if int(fields[1]) == parent:
                 found.append(int(entry.name))
     return found
 
 
 def reap() -> dict[int, int]:
-    """Collect children that have ended: process id to exit status, negative for a signal."""
+    """Collect the exit codes of children that have ended, by process id. Negative: killed by that signal."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -95,7 +95,7 @@ def reap() -> dict[int, int]:
 
 
 def describe_exit(code: int | None) -> str:
-    """How a process ended, in words."""
+    """How a process ended, for error messages."""
     if code is None:
         return "ended"
     if code >= 0:
@@ -104,5 +104,5 @@ def describe_exit(code: int | None) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = " (out of memory, perhaps)" if -code == signal.SIGKILL else ""
+    hint = " (possibly out of memory)" if -code == signal.SIGKILL else ""
     return f"was killed by {name}{hint}"

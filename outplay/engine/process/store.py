@@ -1,8 +1,8 @@
-"""A process's view of the shared memory: writes objects into segments, reads them as views.
+"""The shared memory of a process: writes objects into segments, and reads them as views.
 
-Segments are anonymous memory that the hub makes and sends as file descriptors. They have no name, so nothing of
-them can be left behind, however the processes end. Freed segments are used again: their pages are warm. For its own
-objects a process leases segments and keeps the freed ones itself, so that most of the time nobody need be asked.
+Segments are anonymous memory that the hub creates and sends as file descriptors. They have no name, so they cannot
+outlive the processes. Freed segments are reused, because their pages are already allocated. A process leases segments
+for its own objects, and reuses them without asking the hub.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from outplay.engine.process.post import Post
 
 
-_KEEP_BYTES = 256 * 1024 * 1024  # of free segments, before they go back to the hub
+_KEEP_BYTES = 256 * 1024 * 1024  # of free leased segments; above this, they are returned to the hub
 
 
 class Store:
-    """Keeps the segments mapped that this process has met."""
+    """Maps segments into this process."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
@@ -37,7 +37,7 @@ class Store:
         self._free_bytes = 0
 
     def write_own(self, number: int, packed: serialize.Packed) -> Place:
-        """Write an object of this process, once."""
+        """Write an object that this process owns."""
         _, total = layout(_lengths(packed))
         size = segment_size(total)
         with self._lock:
@@ -49,21 +49,21 @@ class Store:
         return self._write(number, None, packed, segment, size)
 
     def write_for(self, holder: int, number: int, packed: serialize.Packed) -> Place:
-        """Write a result for the process that called."""
+        """Write the result of a call, which `holder` holds from then on."""
         _, total = layout(_lengths(packed))
         segment, size = self._post.request("alloc", number, holder, total)
         return self._write(number, holder, packed, segment, size)
 
     def recycle(self, segment: int, size: int) -> None:
-        """An object of this process's own is gone, and nobody else ever held it."""
+        """Reuse the segment of a deleted object that only this process knew."""
         with self._lock:
             self._free.setdefault(size, []).append(segment)
             self._free_bytes += size
         if self._free_bytes > max(_KEEP_BYTES, size):
-            self.give_back()
+            self.return_free()
 
-    def give_back(self) -> None:
-        """Return the free segments to the hub, for others."""
+    def return_free(self) -> None:
+        """Return free segments to the hub, for other processes."""
         with self._lock:
             free = [segment for segments in self._free.values() for segment in segments]
             self._free.clear()
@@ -77,12 +77,12 @@ class Store:
         try:
             copying.write(memory, fd, _parts(packed))
         except OSError as error:
-            self._post.send(HUB, ("refuse", number, holder, segment))
+            self._post.send(HUB, ("write_failed", number, holder, segment))
             raise ObjectStoreFullError(f"this machine has no {size:,} bytes of memory left: {error}") from error
         return Place(number, segment, size, lengths, tuple(packed.writable))
 
     def read(self, payload: Payload, keeper: Any) -> Any:
-        """The object of a payload. Views of shared memory hold on to `keeper`, and it to the memory."""
+        """The object of a payload. Views of shared memory refer to `keeper`, which keeps the memory alive."""
         place = payload.place
         if place is None:
             return serialize.loads(payload.data, serialize.aligned(payload.buffers, payload.writable))
@@ -91,11 +91,11 @@ class Store:
         offsets, _ = layout(place.lengths)
         data, *buffers = zip(offsets, place.lengths, strict=True)
         private: mmap.mmap | None = None
-        with self._post.lock:  # under which the hub's word that a segment is gone is handled
+        with self._post.lock:  # so that the segment is not unmapped meanwhile
             shared, fd = self._memory(place.segment)
             if place.writable:
-                # Tensors cannot be read-only: theirs is a copy-on-write mapping, so that who writes into one
-                # gets a page of its own and nobody else sees it.
+                # Tensors cannot be read-only. They get a copy-on-write mapping: a write copies the page, and no
+                # other process sees it.
                 private = mmap.mmap(fd, place.segment_size, flags=mmap.MAP_PRIVATE)
         views = [
             _view(private, offset, length, keeper)
@@ -109,18 +109,18 @@ class Store:
     def _memory(self, segment: int) -> tuple[mmap.mmap, int]:
         known = self._mapped.get(segment)
         if known is None:
-            raise ObjectLostError("the memory of this object is gone with a process that died, or cannot be mapped")
+            raise ObjectLostError("the memory of this object was lost when a process died, or cannot be mapped")
         return known
 
     def map(self, segment: int, size: int, fd: int) -> None:
-        """The hub sends each segment once, before its answer to who asked first."""
+        """Map a segment. The hub sends each segment once, before its reply to the first request for it."""
         try:
             self._mapped[segment] = (mmap.mmap(fd, size), fd)
         except OSError:
-            os.close(fd)  # whoever needs it is told, see _memory
+            os.close(fd)  # _memory raises an error when it is used
 
     def forget(self, segments: list[int]) -> None:
-        """The hub gave these back to the system: nobody holds anything in them any more."""
+        """Close segments that the hub has returned to the system. No object is left in them."""
         for segment in segments:
             _, fd = self._mapped.pop(segment, (None, -1))
             if fd >= 0:
@@ -132,7 +132,7 @@ def _lengths(packed: serialize.Packed) -> tuple[int, ...]:
 
 
 def _parts(packed: serialize.Packed) -> list[tuple[int, memoryview]]:
-    """What to write for an object, and at which offset: the pieces of the pickle stream, and the buffers."""
+    """The pieces of the pickle stream and the buffers of an object, with their offsets."""
     offsets, _ = layout(_lengths(packed))
     parts, end = [], 0
     for piece in packed.stream:
@@ -145,7 +145,7 @@ _view_class: Any = None
 
 
 def _view(memory: mmap.mmap, offset: int, length: int, keeper: Any) -> memoryview:
-    """A view of `memory` that holds on to `keeper`. Only an ndarray can be both a buffer and a Python object."""
+    """A view of `memory` that refers to `keeper`. Only an ndarray is a buffer that can have attributes."""
     global _view_class
     import numpy
 

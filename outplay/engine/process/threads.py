@@ -1,4 +1,4 @@
-"""The threads of an actor that runs several calls at once."""
+"""The thread pool of an actor with max_concurrency > 1."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from outplay.engine.process.post import Post
 
-_FINISH_S = 0.5  # for the calls that run when the actor ends
+_FINISH_S = 0.5  # for running calls, when the actor ends
 
 
 class CallThreads:
-    """Runs up to `limit` calls at once. Threads are started when they are first needed."""
+    """Runs up to `limit` calls concurrently. Threads are started on demand."""
 
     def __init__(self, limit: int, post: Post) -> None:
         self._limit = limit
@@ -29,14 +29,14 @@ class CallThreads:
         with self._post.lock:
             self._running += 1
             if self._running > len(self._threads):
-                # A daemon: one that waits for ever must not keep an actor that has ended.
+                # A daemon: a call that never returns must not keep the process alive.
                 thread = threading.Thread(target=self._serve, name=f"outplay-call-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
         self._calls.put(call)
 
     def stop(self) -> None:
-        """Wait for what runs, but not long, and end the threads."""
+        """Wait for running calls for a short time, and end the threads."""
         if self._post.wait_until(lambda: self._running == 0, _FINISH_S):
             for _ in self._threads:
                 self._calls.put(None)
@@ -48,7 +48,7 @@ class CallThreads:
             try:
                 call()
             finally:
-                call = None  # and what it holds
+                call = None  # free its arguments
                 with self._post.lock:
                     self._running -= 1
-                self._post.wake()  # who gives out calls may wait for a free thread
+                self._post.wake()  # the main thread may wait for a free thread

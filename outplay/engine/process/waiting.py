@@ -1,4 +1,4 @@
-"""Waiting inside a call: after a moment the hub is told, so that others can use the slot."""
+"""Blocking inside a call: after 1 ms the hub is told, so that other work can use the slot."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _BLOCKED_AFTER_S = 0.001
 
 
 class Waits:
-    """What the threads of this process that run calls wait for."""
+    """The objects that the threads of this process wait for inside calls."""
 
     def __init__(self, post: Post, running: Running) -> None:
         self._post = post
         self._running = running
-        self._wanted: dict[int, tuple[int, ...]] = {}  # by each thread that waits
+        self._wanted: dict[int, tuple[int, ...]] = {}  # by thread
 
     def wait(
         self, done: Callable[[], bool], timeout: float | None, wanted: Callable[[], Iterable[Entry]] = lambda: ()
     ) -> bool:
-        """Handle messages until `done()`; False if the time is over first. `wanted`: the objects that it depends on."""
+        """Handle messages until `done()`, which depends on the `wanted` objects. Returns False after a timeout."""
         if not self._running.is_call:
             return self._post.wait_until(done, timeout)
         start = time.monotonic()
-        moment = _BLOCKED_AFTER_S if timeout is None else min(_BLOCKED_AFTER_S, timeout)
-        if self._post.wait_until(done, moment):
+        short = _BLOCKED_AFTER_S if timeout is None else min(_BLOCKED_AFTER_S, timeout)
+        if self._post.wait_until(done, short):
             return True
         self._begin(wanted())
         try:
@@ -40,7 +40,7 @@ class Waits:
             self._end()
 
     def _begin(self, wanted: Iterable[Entry]) -> None:
-        """The slot is given up while any thread waits: what it waits for may need it."""
+        """Release the slot while any thread waits: the work it waits for may need it."""
         with self._post.uninterrupted, self._post.lock:
             self._wanted[threading.get_ident()] = tuple(entry.id for entry in wanted if entry.payload is None)
             self._post.send(HUB, ("blocked", tuple(number for numbers in self._wanted.values() for number in numbers)))

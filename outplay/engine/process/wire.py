@@ -1,4 +1,4 @@
-"""Frames over Unix sockets: never blocking, in order, and only between processes that know the run's key."""
+"""Messages over Unix sockets: non-blocking, in order, and authenticated by a key that all processes of a run know."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FRAME = struct.Struct("<I")
 _HELLO = struct.Struct("<8sQ32s")
 _MAGIC = b"outplay1"
 _CHUNK = 1 << 18
-_MOST_FDS = 16
+_MAX_FDS = 16
 
 Message = tuple[Any, ...]
 
@@ -35,49 +35,49 @@ def _proof(key: bytes, sender: int, receiver: int) -> bytes:
     return hmac.digest(key, _MAGIC + struct.pack("<QQ", sender, receiver), hashlib.sha256)
 
 
-# An answer often comes sooner than a sleeping process wakes up: look for it this long before sleeping, as long as
-# waits turn out to be that short.
+# A reply often arrives faster than a sleeping process wakes up. So poll for this long before sleeping, as long as waits
+# turn out to be that short.
 _SPIN_S = 0.0003
-_LONGEST_POLL_S = 3600.0  # the system counts milliseconds in 32 bits
+_MAX_POLL_S = 3600.0  # the system counts milliseconds in 32 bits
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))  # not every system has it
 
 
 class Poll:
-    """Waits for any of several descriptors: awake for a moment, then asleep."""
+    """Waits for any of several descriptors: spins for a short time, then sleeps."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
         self._waits_are_short = True
 
     def watch(self, fd: int, out: bool = False) -> None:
-        """Wake up when there is something to read, and with `out` also when there is room to send."""
+        """Wait for a descriptor to be readable and, with `out`, to be writable."""
         self._poll.register(fd, select.POLLIN | (select.POLLOUT if out else 0))
 
     def ignore(self, fd: int) -> None:
         self._poll.unregister(fd)
 
-    def wait(self, timeout: float | None, awake: bool = True) -> list[int]:
-        """The descriptors that are ready; none after `timeout` seconds, or earlier if that is an hour or more."""
+    def wait(self, timeout: float | None, spin: bool = True) -> list[int]:
+        """The descriptors that are ready; an empty list after `timeout` seconds, or after one hour."""
         start = time.perf_counter()
-        if awake and self._waits_are_short:
+        if spin and self._waits_are_short:
             while time.perf_counter() - start < _SPIN_S:
-                _yield_core()  # to who will answer, and may need this very one
+                _yield_core()  # the process that will reply may need this core
                 if ready := self._poll.poll(0):
                     return [fd for fd, _ in ready]
-        milliseconds = None if timeout is None else int(min(timeout, _LONGEST_POLL_S) * 1000 + 0.999)
+        milliseconds = None if timeout is None else int(min(timeout, _MAX_POLL_S) * 1000 + 0.999)
         ready = self._poll.poll(milliseconds)
         self._waits_are_short = time.perf_counter() - start < 2 * _SPIN_S
         return [fd for fd, _ in ready]
 
 
 class WrongKeyError(ConnectionError):
-    """Somebody connected who does not know the run's key."""
+    """A process without the run's key has connected."""
 
 
 class Channel:
-    """One connection: `send` queues what the socket does not take, `receive` returns whole messages.
+    """A connection. `send` queues data while the socket is full; `messages` returns complete messages.
 
-    Until a channel that was accepted has shown that the other side knows the key, nothing it sends is unpickled.
+    Data from an accepted connection is not unpickled before the other side has proved that it knows the key.
     """
 
     def __init__(self, sock: socket.socket, peer: int | None) -> None:
@@ -86,9 +86,9 @@ class Channel:
         self.fd = sock.fileno()
         self.peer = peer
         self.takes_fds = peer == HUB  # only the hub sends descriptors
-        self.closed = False  # there is nothing more to read
-        self._broken = False  # nobody will read what is sent; what was received before still counts
-        self.fds: deque[int] = deque()  # received and not yet claimed by the message that announced them
+        self.closed = False  # the end of the stream was read
+        self._broken = False  # sending has failed; data received before is still valid
+        self.fds: deque[int] = deque()  # received before the message that they belong to
         self._in = bytearray()
         self._out: deque[tuple[memoryview, list[int]]] = deque()
 
@@ -104,7 +104,7 @@ class Channel:
         return cls(sock, receiver)
 
     def accept_hello(self, key: bytes, receiver: int) -> bool:
-        """Whether the other side has introduced itself by now; raises WrongKeyError if it is a stranger."""
+        """Whether the other side has authenticated itself. Raises WrongKeyError if it does not know the key."""
         if len(self._in) < _HELLO.size:
             return False
         magic, sender, proof = _HELLO.unpack_from(self._in)
@@ -115,7 +115,7 @@ class Channel:
         return True
 
     def send(self, message: Message, fds: list[int] | None = None) -> None:
-        """Send what the socket takes now and queue the rest."""
+        """Send as much as the socket takes and queue the rest."""
         data = pickle.dumps(message, protocol=5)
         frame = _FRAME.pack(len(data)) + data
         sent = 0
@@ -127,13 +127,13 @@ class Channel:
             except OSError:
                 self._broken = True
         if sent < len(frame) and not self._broken:
-            # Copies: the caller may close its own before these are sent.
+            # Duplicates: the caller may close its descriptors before these are sent.
             self._out.append((memoryview(frame)[sent:], [os.dup(fd) for fd in fds or []]))
             if fds:
                 self.flush()
 
     def flush(self) -> None:
-        """Send what the socket takes of what is queued."""
+        """Send as much of the queue as the socket takes."""
         while self._out:
             data, fds = self._out[0]
             try:
@@ -142,7 +142,7 @@ class Channel:
                 return
             except OSError:
                 self._broken = True
-                self._forget_unsent()
+                self._discard_queue()
                 return
             for fd in fds:
                 os.close(fd)
@@ -155,18 +155,18 @@ class Channel:
     def pending(self) -> bool:
         return bool(self._out)
 
-    def _forget_unsent(self) -> None:
+    def _discard_queue(self) -> None:
         for _, fds in self._out:
             for fd in fds:
                 os.close(fd)
         self._out.clear()
 
     def read(self) -> None:
-        """Take all that has arrived. Sets `closed` at the end of the stream."""
+        """Read all available data. Sets `closed` at the end of the stream."""
         while not self.closed:
             try:
                 if self.takes_fds:
-                    chunk, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MOST_FDS)
+                    chunk, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MAX_FDS)
                     for fd in fds:
                         os.set_inheritable(fd, False)
                     self.fds.extend(fds)
@@ -180,12 +180,12 @@ class Channel:
             if not chunk:
                 self.closed = True
             self._in += chunk
-            # With descriptors, a read ends where they are attached, not where the data ends.
+            # A read ends at each attached descriptor, even if more data is available.
             if len(chunk) < _CHUNK and not self.takes_fds:
                 return
 
     def messages(self) -> list[Message]:
-        """The whole messages that have been read."""
+        """The complete messages that have been read."""
         found: list[Message] = []
         start, end = 0, len(self._in)
         with memoryview(self._in) as view:
@@ -205,7 +205,7 @@ class Channel:
     def close(self) -> None:
         self.closed = self._broken = True
         self.sock.close()
-        self._forget_unsent()
+        self._discard_queue()
         for fd in self.fds:
             os.close(fd)
         self.fds.clear()

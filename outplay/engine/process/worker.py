@@ -1,4 +1,4 @@
-"""A worker: a fresh interpreter that runs tasks, or hosts one actor."""
+"""A worker: a new interpreter that runs tasks, or hosts one actor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from outplay.engine import api, serialize
 from outplay.engine.base import Callee, CarriedError, invoke, method_of, task_error
 from outplay.engine.definitions import ReusableValues, definitions, reusable_values
-from outplay.engine.endings import CLOSE_S, close, exit_status, left
+from outplay.engine.endings import CLOSE_S, close, exit_status, exited
 from outplay.engine.process.cancelling import cancel_children
 from outplay.engine.process.engine import ProcessEngine
 from outplay.engine.process.entries import Entry
@@ -28,44 +28,44 @@ from outplay.engine.process.wire import HUB
 from outplay.engine.typed import TypedSignature
 from outplay.errors import ActorDiedError, EngineError, OutplayError, TaskCancelledError
 
-# A call that arrived, with the entries of all that it mentions: they must outlive it.
+# A received call, with the entries of the objects that it was granted: they must live until it has finished.
 Job = tuple[CallSpec, list[Entry]]
 
 
-class _RepeatError(Exception):
-    """The task raised what it is to be repeated for: its caller gets no answer yet."""
+class _RetryError(Exception):
+    """The task raised an exception after which it is retried: its caller gets no reply yet."""
 
 
-class _Thread(threading.local):
-    """What each thread that runs calls has of its own."""
+class _ThreadState(threading.local):
+    """The reusable variables of each thread that runs calls."""
 
     def __init__(self) -> None:
         self.values = ReusableValues()
 
 
 class Worker:
-    """Takes jobs: tasks from the hub, one at a time, or the construction of an actor and then its callers' calls."""
+    """Runs tasks from the hub, one at a time; or constructs an actor, and then runs the calls of its callers."""
 
     def __init__(self, engine: ProcessEngine) -> None:
         self.engine = engine
-        self.thread = _Thread()
-        self.threads: CallThreads | None = None  # of an actor that runs several calls at once
+        self.thread = _ThreadState()
+        self.threads: CallThreads | None = None  # of an actor with max_concurrency > 1
         self.instance: Any = None
         self.actor: Callee | None = None
-        self.leaving = False
-        self.exited = False  # the actor's own code called sys.exit(): no other call begins
+        self.exiting = False
+        self.exited = False  # the actor called sys.exit(): no other call starts
         self.exit_status = 0
         self.running: set[int] = set()  # the ids of the calls that run
-        self.cancelled: set[int] = set()  # those that run, or are about to, and are not wanted any more
+        self.cancelled: set[int] = set()  # the ids of cancelled calls that run, or are about to start
         self.interrupts = Interrupts(engine.post.uninterrupted)
         self.tasks: deque[tuple[WorkSpec, list[Entry]]] = deque()
         self.construction: tuple[WorkSpec, list[Entry]] | None = None
         self.calls: deque[Job] = deque()
         self._callees: dict[str, Callee] = {}
-        engine.on_hub_lost = _end_with_children
+        engine.on_hub_lost = _kill_own_group
         handlers: dict[str, Callable[..., None]] = {
             "run": self._on_run,
-            "make": self._on_make,
+            "construct": self._on_construct,
             "call": self._on_call,
             "interrupt": self._on_interrupt,
             "unexport": self._on_unexport,
@@ -78,61 +78,63 @@ class Worker:
         work = WorkSpec.from_wire(fields)
         self.tasks.append((work, self.engine.entries.adopt(work.call.granted)))
 
-    def _on_make(self, _: int, *fields: Any) -> None:
+    def _on_construct(self, _: int, *fields: Any) -> None:
         work = WorkSpec.from_wire(fields)
         self.construction = (work, self.engine.entries.adopt(work.call.granted))
 
     def _on_call(self, _: int, *fields: Any) -> None:
         spec = CallSpec.from_wire(fields)
         self.calls.append((spec, self.engine.entries.adopt(spec.granted) if spec.granted else []))
-        if late := [self.engine.entries.entry(number) for _, number, payload in spec.slots if payload is None]:
-            self.engine.entries.want(late)
+        if missing := [
+            self.engine.entries.entry(number) for _, number, payload in spec.ref_arguments if payload is None
+        ]:
+            self.engine.entries.want(missing)
 
     def _on_interrupt(self, _: int, number: int) -> None:
-        """A task that this worker was given, or a call of its actor, is not wanted any more."""
+        """A task of this worker, or a call of its actor, was cancelled."""
         for job in [job for job in self.calls if job[0].id == number]:
             self._remove(job)
             self._send_error(job[0], TaskCancelledError(f"{job[0].name} was cancelled before it started"))
         if number in self.running:
             self.cancelled.add(number)
             cancel_children(self.engine, number)
-            if self.actor is None:  # an actor's method is not interrupted: others rely on the actor's state
+            if self.actor is None:  # methods of actors are not interrupted: the actor's state must stay consistent
                 self.interrupts.ask()
         elif any(work.call.id == number for work, _ in self.tasks):
             self.cancelled.add(number)
 
     def _on_unexport(self, _: int, name: str) -> None:
-        """A function that has captured Refs is gone where it was made. A call of it that still comes fetches it."""
+        """Forget a function that has captured Refs: its owner has deleted it. A later call of it fetches it again."""
         self._callees.pop(name, None)
 
     def _on_exit(self, _: int) -> None:
-        self.leaving = True
+        self.exiting = True
 
     def _on_retire(self, _: int) -> None:
-        if self.engine.is_quiet() and not self.tasks:
-            self.leaving = True
+        if self.engine.is_idle() and not self.tasks:
+            self.exiting = True
         else:
-            self.engine.post.send(HUB, ("stay",))
+            self.engine.post.send(HUB, ("busy",))
 
-    def let_go(self) -> None:
-        """Drop what the user's code made, while there is still a whole interpreter for it to end in."""
+    def close(self) -> None:
+        """Close the actor and delete the user's objects, while the interpreter is still intact."""
         if self.threads is not None:
             self.threads.stop()
         self.engine.post.send(HUB, ("closing",))
         if self.actor is not None:
             close(self.actor.name, self.instance)
-        self.instance, self.thread = None, _Thread()
+        self.instance, self.thread = None, _ThreadState()
         gc.collect()
 
-    # What is next
+    # The main loop
 
     def run(self) -> None:
         while True:
-            self.engine.post.wait_until(self._has_news)
+            self.engine.post.wait_until(self._has_work_or_call)
             with self.engine.post.lock:
                 is_ready = self._has_work()
             if not is_ready:
-                self.engine.waits.wait(self._has_work, None, self._late_arguments)
+                self.engine.waits.wait(self._has_work, None, self._missing_arguments)
             if self.tasks:
                 work, held = self.tasks.popleft()
                 self._run_task(work)
@@ -151,40 +153,40 @@ class Worker:
             else:
                 return
 
-    def _has_news(self) -> bool:
-        """Whether there is work, or a call that waits for its arguments: meanwhile others may use the slot."""
+    def _has_work_or_call(self) -> bool:
+        """Whether there is work, or a call whose arguments are missing: then the slot is released."""
         return self._has_work() or (bool(self.calls) and self.actor is not None and not self._is_full())
 
     def _has_work(self) -> bool:
         if self.exited or self.tasks or self.construction is not None or self._next_call() is not None:
             return True
-        return self.leaving and not self._is_full()
+        return self.exiting and not self._is_full()
 
     def _is_full(self) -> bool:
         return self.threads is not None and self.threads.full
 
     def _next_call(self) -> Job | None:
-        """The oldest call whose arguments are there; one that waits for them holds up its own caller alone."""
+        """The oldest call whose arguments exist. One with missing arguments blocks later calls of its caller only."""
         if not self.calls or self.actor is None or self.exited or self._is_full():
             return None
-        if not self.calls[0][0].slots:
+        if not self.calls[0][0].ref_arguments:
             return self.calls[0]
-        held_up: set[int] = set()
+        blocked: set[int] = set()  # callers
         entry = self.engine.entries.entry
         for job in self.calls:
             spec = job[0]
-            if spec.caller not in held_up:
-                if all(payload is not None or entry(number).payload is not None for _, number, payload in spec.slots):
+            if spec.caller not in blocked:
+                if all(p is not None or entry(number).payload is not None for _, number, p in spec.ref_arguments):
                     return job
-                held_up.add(spec.caller)
+                blocked.add(spec.caller)
         return None
 
-    def _late_arguments(self) -> list[Entry]:
-        slots = [slot for spec, _ in self.calls for slot in spec.slots]
-        return [self.engine.entries.entry(number) for _, number, payload in slots if payload is None]
+    def _missing_arguments(self) -> list[Entry]:
+        arguments = [argument for spec, _ in self.calls for argument in spec.ref_arguments]
+        return [self.engine.entries.entry(number) for _, number, payload in arguments if payload is None]
 
     def _take_call(self) -> list[Job]:
-        """The next call, in a list from which who runs it can take it: then nothing else holds on to it."""
+        """The next call, in a list. `_run_call` removes it, so that no other reference keeps its objects alive."""
         with self.engine.post.lock:
             job = self._next_call()
             if job is None:
@@ -199,10 +201,10 @@ class Worker:
         position = next(i for i, other in enumerate(self.calls) if other is job)
         del self.calls[position]
 
-    # Running it
+    # Running calls
 
     def _run_task(self, work: WorkSpec) -> None:
-        """Run a task, answer its caller, and tell the hub."""
+        """Run a task, send the results to its caller, and tell the hub."""
         spec = work.call
         with self.engine.post.lock:
             self.interrupts.reset()
@@ -215,25 +217,25 @@ class Worker:
             try:
                 return self._invoke(spec, callee.target, callee.signature, guard=self.interrupts)
             except OutplayError:
-                self._check_wanted(spec)
-                if self._is_to_be_repeated(work):
-                    raise _RepeatError from None
+                self._check_cancelled(spec)
+                if self._should_retry(work):
+                    raise _RetryError from None
                 raise
 
-        kept: tuple[int, ...] | None = None  # if it is to be repeated: what of its arguments is still used
+        kept: tuple[int, ...] | None = None  # if it is retried: the lent arguments that are still in use
         try:
-            self._answer(spec, run)
-        except _RepeatError:
+            self._reply(spec, run)
+        except _RetryError:
             kept = self.engine.entries.keep(spec.lent)
         self.engine.post.flush(spec.caller)
-        # Before anything can go wrong: a task whose answer is out must not be repeated. And before the caller's next
-        # task is at the hub, which would need another worker.
+        # As soon as possible: a task whose reply was sent must not be retried after a crash. And before the caller's
+        # next task reaches the hub, which would start another worker for it.
         self.engine.post.send(HUB, ("done", kept))
         self._end(spec)
         self.interrupts.reset()
 
-    def _is_to_be_repeated(self, work: WorkSpec) -> bool:
-        if self.interrupts.raised is None or work.again == 0 or not work.retry_on:
+    def _should_retry(self, work: WorkSpec) -> bool:
+        if self.interrupts.raised is None or work.retries == 0 or not work.retry_on:
             return False
         return isinstance(self.interrupts.raised, self._unpack(work.call, work.retry_on))
 
@@ -250,37 +252,37 @@ class Worker:
             try:
                 return self._invoke(spec, function, self.actor.methods[spec.target].signature, passes=(SystemExit,))
             finally:
-                self._check_wanted(spec)
+                self._check_cancelled(spec)
 
         self._begin(spec)
         try:
-            self._answer(spec, run)
-        except SystemExit as leaving:
-            self._exit(spec, leaving)
+            self._reply(spec, run)
+        except SystemExit as error:
+            self._exit(spec, error)
         self._end(spec)
 
-    def _exit(self, spec: CallSpec, leaving: SystemExit) -> None:
-        """The actor's own code ends it. Its callers learn of it when the process is gone."""
+    def _exit(self, spec: CallSpec, error: SystemExit) -> None:
+        """A method called sys.exit(). Callers are told when the process has ended."""
         assert self.actor is not None
-        self.exit_status = exit_status(leaving)
-        if self.exit_status == 0:  # any other counts as a crash, after which it may be started again
-            death = left(self.actor.name, spec.name)
-            self.engine.post.send(HUB, ("ended", self.engine.entries.error_payload(death)))
+        self.exit_status = exit_status(error)
+        if self.exit_status == 0:  # any other status counts as a crash, after which the actor may be restarted
+            death = exited(self.actor.name, spec.name)
+            self.engine.post.send(HUB, ("actor_ended", self.engine.entries.error_payload(death)))
         self.exited = True
 
     def _construct(self, work: WorkSpec) -> None:
         spec = work.call
         self._begin(spec)
         try:
-            self._learn_definitions(spec)
+            self._fetch_definitions(spec)
             with reusable_values(self.thread.values):
                 callee = self._callee(spec)
                 self.instance = self._invoke(spec, callee.target, None)[0]
                 self.actor = callee
         except OutplayError as error:
             death = ActorDiedError(f"actor {spec.name} died: its constructor failed", error)
-            self.engine.post.send(HUB, ("ended", self.engine.entries.error_payload(death)))
-            self.leaving = True
+            self.engine.post.send(HUB, ("actor_ended", self.engine.entries.error_payload(death)))
+            self.exiting = True
         if work.max_concurrency > 1:
             self.threads = CallThreads(work.max_concurrency, self.engine.post)
         self._end(spec)
@@ -289,7 +291,7 @@ class Worker:
         self.running.add(spec.id)
         self.engine.running.number, self.engine.running.is_call = spec.id, True
 
-    def _check_wanted(self, spec: CallSpec) -> None:
+    def _check_cancelled(self, spec: CallSpec) -> None:
         if spec.id in self.cancelled:
             raise TaskCancelledError(f"{spec.name} was cancelled while it ran") from None
 
@@ -300,7 +302,7 @@ class Worker:
         self.engine.running.number = None
 
     def _callee(self, spec: CallSpec) -> Callee:
-        """The function or class of a call; the hub is asked for it once."""
+        """The function or class of a call. It is fetched from the hub once."""
         known = self._callees.get(spec.target)
         if known is None:
             path, known = self._unpack(spec, self.engine.post.request("fetch", spec.target))
@@ -310,10 +312,10 @@ class Worker:
 
     @staticmethod
     def _unpack(spec: CallSpec, data: bytes) -> Any:
-        """Unpickling imports the user's modules; what that raises is an error of the call."""
+        """Unpickle. This imports the user's modules; an exception in them fails the call."""
         return invoke(spec.name, lambda value: value, lambda: ((serialize.loads(data, []),), {}), 1, None)[0]
 
-    def _learn_definitions(self, spec: CallSpec) -> None:
+    def _fetch_definitions(self, spec: CallSpec) -> None:
         if spec.definitions is None or definitions.knows(spec.definitions):
             return
         data = self.engine.post.request("fetch", spec.definitions)
@@ -330,7 +332,7 @@ class Worker:
         keeper = self.engine.entries.entry(spec.payload.place.object) if spec.payload.place else None
         args, kwargs = self.engine.store.read(spec.payload, keeper)
         values = []
-        for place, number, payload in spec.slots:
+        for place, number, payload in spec.ref_arguments:
             entry = self.engine.entries.entry(number)
             if entry.payload is None and payload is not None:
                 self.engine.entries.resolve(entry, payload)
@@ -340,18 +342,18 @@ class Worker:
                 raise CarriedError(error) from None
         return serialize.join_call(args, kwargs, values)
 
-    def _answer(self, spec: CallSpec, run: Any) -> None:
-        """Run the call and send its caller the results, or the error in place of each."""
+    def _reply(self, spec: CallSpec, run: Any) -> None:
+        """Run the call and send the results to its caller. If it raises, each result is the error."""
         payloads: list[Payload] = []
-        carried: list[Any] = []  # what holds on to the entries of what is inside the results, until they are granted
+        carried: list[Any] = []  # keeps the objects inside the results alive until they are granted
         try:
-            self._learn_definitions(spec)
+            self._fetch_definitions(spec)
             with reusable_values(self.thread.values):
                 self._pack(spec, run(), payloads, carried)
             granted = tuple(number for payload in payloads for number in payload.mentions)
         except OutplayError as error:
             carried.append(error)
-            # Results that were stored before another failed are the caller's already, to be dropped.
+            # The caller holds the results that were stored before another one failed. It must release them.
             granted = tuple(payload.place.object for payload in payloads if payload.place is not None)
             self._send_error(spec, error, granted)
             return
@@ -364,7 +366,7 @@ class Worker:
 
     def _send_results(self, spec: CallSpec, payloads: list[Payload], granted: tuple[int, ...]) -> None:
         entries = self.engine.entries
-        # What lies in the store is the caller's already; what is inside the results becomes so here.
+        # The caller holds results in shared memory already. Here it is granted the objects inside all results.
         entries.grant(tuple(number for payload in payloads for number in payload.refs), spec.caller)
         kept = entries.keep(spec.lent)
         wire_form = [tuple(payload) for payload in payloads]
@@ -393,24 +395,24 @@ def _extend_path(path: list[str]) -> None:
     sys.path.extend(entry for entry in path if entry not in known)
 
 
-def _end_with_children() -> None:
-    """The hub is gone: end at once, and take what this worker started along."""
+def _kill_own_group() -> None:
+    """Kill this worker and its process group."""
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _end_soon() -> None:
+def _exit_watchdog() -> None:
     time.sleep(CLOSE_S)
-    _end_with_children()
+    _kill_own_group()
 
 
 def main(settings: dict[str, Any]) -> None:
     """Entry point of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until there is a task that it could be for, see Interrupts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until there is a task to interrupt, see Interrupts
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     raise_file_limit()
     for stream in (sys.stdout, sys.stderr):
-        # A line is written in one piece, also where PYTHONUNBUFFERED is set: others write to the same place.
+        # Write whole lines, also if PYTHONUNBUFFERED is set: other processes write to the same stream.
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     engine = ProcessEngine(settings["folder"], bytes.fromhex(settings["key"]), settings["index"])
     engine.start()
@@ -418,9 +420,9 @@ def main(settings: dict[str, Any]) -> None:
     worker = Worker(engine)
     engine.post.send(HUB, ("ready", os.getpid()))
     worker.run()
-    # What the user's code does at its end, or a thread that it left running, could keep the process for ever.
-    threading.Thread(target=_end_soon, daemon=True).start()
-    worker.let_go()
+    # User code in close(), __del__ or atexit handlers, or a thread of the user, could keep the process alive forever.
+    threading.Thread(target=_exit_watchdog, daemon=True).start()
+    worker.close()
     engine.entries.flush_dropped()
     engine.post.flush()
     sys.exit(worker.exit_status)
