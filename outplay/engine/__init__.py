@@ -1,4 +1,4 @@
-"""Tasks, actors and objects: inline, on processes of this machine, or on a Ray cluster."""
+"""Tasks, actors and objects: in this process, in processes of this machine, or on a Ray cluster."""
 
 from outplay.engine.api import (
     available_resources,

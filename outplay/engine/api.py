@@ -1,4 +1,4 @@
-"""The engine's public functions: `init`, `put`, `get`, `wait`, `cancel`, `reserve`, `kill`, `shutdown` and others."""
+"""The public functions of the engine: `init`, `put`, `get`, `wait`, `cancel`, `reserve`, `kill`, `shutdown` …"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Settings:
     object_store_bytes: int | None
 
     def __str__(self) -> str:
-        """As it would be written."""
+        """The call of `init` with these settings."""
         given = [f"{f.name}={value!r}" for f in fields(self)[1:] if (value := getattr(self, f.name)) is not None]
         return f"init({', '.join([repr(self.engine), *given])})"
 
@@ -42,13 +42,13 @@ def init(
     address: str | None = None,
     object_store_bytes: int | None = None,
 ) -> None:
-    """Choose where things run and start it. Without it, the first remote call starts `process`.
+    """Start the engine. Without it, the first remote call starts the `process` engine.
 
-    engine              "inline" (this process, one thing after another), "process" (processes on this machine) or
-                        "ray" (a Ray cluster)
-    num_cpus            how many tasks run at once; one for each core of this machine unless given
-    address             Ray only: "auto" or "host:port" joins a cluster; without it, $RAY_ADDRESS or a Ray of our own
-    object_store_bytes  how much shared memory objects may take; 30 % of this machine's unless given
+    engine              "inline" (sequentially in this process), "process" (processes on this machine) or "ray" (a Ray
+                        cluster)
+    num_cpus            number of CPU slots, one per running task (default: the number of cores of this machine)
+    address             Ray only: "auto" or "host:port" joins a cluster (default: $RAY_ADDRESS, or a new local Ray)
+    object_store_bytes  size of the object store (default: 30 % of this machine's memory)
 
     >>> outplay.init()
     >>> outplay.init("ray", address="auto")
@@ -57,7 +57,7 @@ def init(
     settings = checked(Settings(engine, num_cpus, address, object_store_bytes))
     with _lock:
         if _is_inside_call():
-            return  # inside a task or actor the engine runs already, whatever the imported program asks for
+            return  # inside a task or actor the engine runs already; a program that it imports may call init()
         if _engine is not None:
             if settings == _settings:
                 return
@@ -65,13 +65,13 @@ def init(
                 f"the engine already runs, as {_settings}; call outplay.shutdown() before init() with other settings"
             )
         _engine, _settings = _start(settings), settings
-        # Last in, first out: before what the engine itself does at the end. Ray would kill its actors.
+        # Handlers run in reverse order. This one must run before those of the engine: Ray's would kill its actors.
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit)
 
 
 def checked(settings: Settings) -> Settings:
-    """Settings of `init`, or a ValueError with one sentence."""
+    """Validate the arguments of `init`. Raises ValueError."""
     if settings.engine not in ENGINES:
         raise ValueError(f"no engine {settings.engine!r}{nearest(str(settings.engine), ENGINES)}")
     if settings.address is not None and settings.engine != "ray":
@@ -79,12 +79,12 @@ def checked(settings: Settings) -> Settings:
     for name in ("num_cpus", "object_store_bytes"):
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+            raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
     return settings
 
 
 def _start(settings: Settings) -> Engine:
-    # Imported here: an engine that is not used costs nothing, and Ray need not be installed.
+    # Imported here: unused engines are not loaded, and Ray need not be installed.
     if settings.engine == "inline":
         from outplay.engine.inline import InlineEngine
 
@@ -99,7 +99,7 @@ def _start(settings: Settings) -> Engine:
 
 
 def engine() -> Engine:
-    """The running engine; starts the default one if there is none."""
+    """The running engine. Starts the default engine if none runs."""
     if _engine is None:
         init()
     assert _engine is not None
@@ -107,34 +107,36 @@ def engine() -> Engine:
 
 
 def _is_inside_call() -> bool:
-    """Whether this is the code of a task or actor, not of the program that started the engine."""
+    """Whether the caller is a task or actor, not the program that started the engine."""
     return _worker or (_engine is not None and _engine.is_inside_call())
 
 
 def _running() -> Engine:
-    """The engine that Refs and handles belong to: it is not started for them."""
+    """The running engine, for operations on Refs and handles. Raises EngineError if none runs."""
     if _engine is None:
-        raise EngineError("no engine is running: these Refs belong to one that was shut down")
+        raise EngineError("no engine is running: these Refs belong to an engine that was shut down")
     return _engine
 
 
 def is_initialized() -> bool:
-    """Whether an engine runs, or this is a task or actor of one."""
+    """Whether an engine runs. Always true inside a task or actor."""
     return _engine is not None
 
 
 def attach(running: Engine) -> None:
-    """For a worker: `running` is the engine of all remote calls made in this process."""
+    """Use `running` for all remote calls of this process. Called in workers."""
     global _engine, _worker
     _engine, _worker = running, True
 
 
 def shutdown() -> None:
-    """End the engine and everything this program started in it. Without an engine it does nothing."""
+    """Stop the engine, with all tasks and actors that this program has started. Does nothing if no engine runs."""
     global _engine, _settings
     with _lock:
         if _is_inside_call():
-            raise EngineError("shutdown() is for the program that started the engine, not for its tasks and actors")
+            raise EngineError(
+                "shutdown() can only be called by the program that started the engine, not by tasks and actors"
+            )
         ended, _engine, _settings = _engine, None, None
     if ended is not None:
         ended.shutdown()
@@ -154,20 +156,23 @@ os.register_at_fork(after_in_child=_forget_in_forked_child)
 
 
 def put(value: Any) -> Ref:
-    """Store an object once, for any number of calls to read.
+    """Store an object once. Any number of calls can read it.
 
     >>> model = outplay.put(weights)
     >>> refs = [gradient.remote(model, seed) for seed in range(10)]
     """
     if isinstance(value, Ref):
-        raise TypeError("put() was given a Ref; what it stands for is in the store already")
+        raise TypeError("put() was given a Ref; its object is in the store already")
     return engine().put(value)
 
 
 def get(refs: Ref | Iterable[Ref], timeout: float | None = None) -> Any:
-    """The object behind a Ref, or the list of objects behind several Refs; waits until they are there.
+    """Wait for the objects of Refs and return them: one object for a Ref, a list of objects for several Refs.
 
-    Raises what the remote code raised, as `TaskError`; and `GetTimeoutError` after `timeout` seconds.
+    Raises `TaskError` if the remote code raised an exception, and `GetTimeoutError` after `timeout` seconds.
+
+    >>> outplay.get([square.remote(x) for x in range(4)])
+    [0, 1, 4, 9]
     """
     _check_timeout(timeout)
     if isinstance(refs, Ref):
@@ -177,7 +182,7 @@ def get(refs: Ref | Iterable[Ref], timeout: float | None = None) -> Any:
 
 
 def wait(refs: Iterable[Ref], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]:
-    """Wait until `num_returns` of the Refs are ready, or `timeout` is over: (ready, the others), in order."""
+    """Wait until `num_returns` of the Refs are ready, at most `timeout` seconds. Returns (ready, others), in order."""
     _check_timeout(timeout)
     checked = _checked_refs("wait", refs)
     if not checked:
@@ -207,7 +212,7 @@ def _check_timeout(timeout: Any) -> None:
 
 
 def reserve(bundles: list[dict[str, float]], timeout: float | None = None) -> Reservation:
-    """Hold resources for a group that must run together: all of them or none. Waits until they are free.
+    """Reserve resources for a group of tasks and actors: all bundles or none. Waits until they are free.
 
     >>> group = outplay.reserve([{"num_cpus": 1}, {"num_cpus": 1}])
     >>> players = [Player.options(num_cpus=1, reservation=group).remote() for _ in range(2)]
@@ -217,16 +222,16 @@ def reserve(bundles: list[dict[str, float]], timeout: float | None = None) -> Re
 
 
 def cancel(ref: Ref, force: bool = False) -> None:
-    """Cancel the task, or the call of an actor, that is to produce `ref`; what it has started is cancelled with it.
+    """Cancel the task or actor call that produces `ref`, and all calls that it has made.
 
-    A call that has not started never will. A task that runs gets a KeyboardInterrupt, or with `force` its process
-    is killed; an actor's method that runs is left alone. `get` then raises `TaskCancelledError`. What is finished
-    stays as it is.
+    A call that has not started never runs. A running task gets a KeyboardInterrupt; with `force`, its process is
+    killed. A running method of an actor is not interrupted. In all cases `get` then raises `TaskCancelledError`.
+    Finished calls are not affected.
 
     >>> try:
     ...     outplay.get(refs)
     ... except KeyboardInterrupt:
-    ...     for ref in reversed(refs):  # the last first, so that none that waits starts in the meantime
+    ...     for ref in reversed(refs):  # newest first: otherwise queued tasks would start meanwhile
     ...         outplay.cancel(ref)
     """
     if isinstance(ref, ActorHandle):
@@ -237,7 +242,7 @@ def cancel(ref: Ref, force: bool = False) -> None:
 
 
 def get_actor(name: str) -> ActorHandle:
-    """The handle of the living actor that was started with `.options(name=…)`; ValueError if there is none.
+    """The handle of a living actor with this name (`.options(name=…)`). Raises ValueError if there is none.
 
     >>> server = ParameterServer.options(name="server").remote()
     >>> outplay.get_actor("server").pull.remote()  # in any task or actor
@@ -249,7 +254,7 @@ def get_actor(name: str) -> ActorHandle:
 
 
 def kill(handle: ActorHandle) -> None:
-    """End an actor now: without its `close`, and without another start. Its calls fail with `ActorDiedError`."""
+    """Kill an actor. Its `close` is not called, and it is not restarted. Its calls fail with `ActorDiedError`."""
     if not isinstance(handle, ActorHandle):
         raise TypeError(f"kill() takes an actor's handle, not {type(handle).__name__}")
     _running().kill(handle._token)
@@ -261,11 +266,11 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def cluster_resources() -> dict[str, float]:
-    """What there is for tasks and actors on all machines together: `{"CPU": 8.0, "GPU": 1.0}`."""
+    """The CPUs and GPUs of all machines together: `{"CPU": 8.0, "GPU": 1.0}`."""
     alive = [node["Resources"] for node in nodes() if node["Alive"]]
     return {name: sum(resources[name] for resources in alive) for name in ("CPU", "GPU")}
 
 
 def available_resources() -> dict[str, float]:
-    """What of it no task, actor or reservation holds now."""
+    """The CPUs and GPUs that no task, actor or reservation holds now."""
     return engine().available_resources()

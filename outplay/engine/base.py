@@ -1,4 +1,4 @@
-"""What an engine is, and the few types that all engines share.
+"""The Engine protocol, and the types that all engines share.
 
 ref = engine.put(model)
 refs = engine.submit(callee, args, kwargs, options)          # a task
@@ -26,12 +26,12 @@ from outplay.errors import RemoteExceptionStandIn, TaskError, TypeMismatchError,
 
 
 class Ref:
-    """A handle on an object in the engine's store: the future result of a call, or what `put` stored."""
+    """A reference to an object in the engine's store: the future result of a call, or an object stored by `put`."""
 
     __slots__ = ("__weakref__", "_type")
-    _type: Any  # what is known of the type of the object; UNKNOWN if nothing is
+    _type: Any  # the type of the object, or UNKNOWN
 
-    if TYPE_CHECKING:  # every engine's Ref has one
+    if TYPE_CHECKING:  # defined by the Ref class of each engine
 
         @property
         def id(self) -> Hashable: ...
@@ -55,12 +55,12 @@ class Ref:
 
 @dataclass(eq=False)
 class Callee:
-    """A user's function or class as the engines see it. One per declaration: engines cache their exports on it."""
+    """A remote function or class. One per declaration: engines cache their exports in it."""
 
     target: Any
     name: str
-    parameters: Parameters | None = None  # of the function, or of the class's constructor
-    signature: TypedSignature | None = None  # the same, where they are typed
+    parameters: Parameters | None = None  # of the function, or of the constructor
+    signature: TypedSignature | None = None  # with `typed=True`
     methods: dict[str, Method] = field(default_factory=dict)
     exports: dict[Any, Any] = field(default_factory=dict)
 
@@ -72,16 +72,16 @@ class Callee:
         return {**self.__dict__, "exports": {}}
 
     def interface(self) -> bytes:
-        """This without its code: what a handle of an actor needs."""
+        """The pickled Callee without its code: all that a handle of an actor needs."""
         return serialize.function_bytes(replace(self, target=None, exports={}), self.target)
 
     def pack(self) -> serialize.Exported:
-        """This, with where to look for modules."""
+        """The Callee with its code and the `sys.path` of this process, pickled."""
         return serialize.export((list(sys.path), self), self.target)
 
 
 class Method(NamedTuple):
-    """A method of an actor: what a call needs to know of it."""
+    """A method of an actor, with its signature."""
 
     actor_name: str
     name: str
@@ -98,7 +98,7 @@ class Method(NamedTuple):
 
 
 class Engine(Protocol):
-    """Where things run. `inline`, `process` and `ray` are the three; they mean the same."""
+    """Runs tasks and actors. The engines `inline`, `process` and `ray` have the same semantics."""
 
     name: str
 
@@ -122,7 +122,7 @@ class Engine(Protocol):
 
 
 def method_of(instance: Any, name: str) -> Callable[..., Any]:
-    """The method of an actor's class, also where the instance has an attribute of the same name."""
+    """A method of an actor, even if the instance has an attribute with the same name."""
     if name in getattr(instance, "__dict__", ()):
         for cls in type(instance).__mro__:
             if name in cls.__dict__:
@@ -137,7 +137,7 @@ def result_types(signature: TypedSignature | None, num_returns: int) -> list[Any
 
 
 class Attempt:
-    """A guard for `invoke` that remembers what the function raised."""
+    """A guard for `invoke` that records the exception of the function."""
 
     raised: BaseException | None = None
 
@@ -159,17 +159,17 @@ def invoke(
     passes: tuple[type[BaseException], ...] = (),
     guard: AbstractContextManager[object] = _NO_GUARD,
 ) -> list[Any]:
-    """Run remote code and return its results, one for each Ref; raise only TaskError or TypeMismatchError.
+    """Run remote code and return its results, one per Ref. Raises only TaskError or TypeMismatchError.
 
-    `arguments` is called here because making them runs the user's code too (unpickling imports their modules).
-    `passes` lists exceptions that do not become a TaskError: an actor's sys.exit(), and inline, Ctrl-C.
-    `guard` is entered while the function runs, and sees what it raises.
+    arguments  returns the arguments; called here because unpickling them imports the user's modules
+    passes     exceptions that are not converted to TaskError: sys.exit() in an actor; Ctrl-C with `inline`
+    guard      entered while the function runs; sees the exceptions that it raises
     """
     try:
         args, kwargs = arguments()
     except passes:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, sys.exit() included
+    except BaseException as error:  # noqa: BLE001 - any exception of user code, including SystemExit
         if isinstance(error, CarriedError):
             raise error.original from None
         failure = task_error(name, error, error.__traceback__)
@@ -192,12 +192,12 @@ def invoke(
 
 @functools.lru_cache(maxsize=256)
 def packed_types(types: tuple[type[BaseException], ...]) -> bytes:
-    """Exception types as they travel with a task."""
+    """Exception types, pickled."""
     return serialize.function_bytes(types, *types) if types else b""
 
 
 class CarriedError(Exception):
-    """An argument's Ref stands for an error: the call fails with that error, as if `get` had been called."""
+    """The object of an argument's Ref is an error: the call fails with that error, as `get` would."""
 
     def __init__(self, original: BaseException) -> None:
         super().__init__(original)
@@ -206,7 +206,7 @@ class CarriedError(Exception):
 
 def name_taken(name: str) -> ValueError:
     return ValueError(
-        f"an actor named {name!r} lives already: outplay.get_actor({name!r}) gives it, outplay.kill ends it"
+        f"an actor named {name!r} exists already: outplay.get_actor({name!r}) returns it, outplay.kill ends it"
     )
 
 
@@ -216,7 +216,9 @@ def no_actor(name: str, living: Iterable[str]) -> ValueError:
 
 
 def force_refused(name: str) -> ValueError:
-    return ValueError(f"{name} is a call of an actor, which force=True would kill: use outplay.kill(handle) for that")
+    return ValueError(
+        f"{name} is a method of an actor, and force=True would kill the actor; for that, use outplay.kill(handle)"
+    )
 
 
 def split(name: str, value: Any, num_returns: int) -> list[Any]:
@@ -234,18 +236,18 @@ def task_error(name: str, error: BaseException, trace: TracebackType | None) -> 
 
 
 def sendable(error: BaseException) -> BaseException:
-    """`error` itself if it survives the journey, else a stand-in that says what it was.
+    """`error` itself if it can be pickled and unpickled, otherwise a replacement with its type and message.
 
-    Exceptions whose constructor takes other arguments than they keep are pickled well and fail only when they are
-    unpickled, in the process of somebody who did nothing wrong. So both ways are tried here.
+    An exception whose constructor takes other arguments than `args` can be pickled, but not unpickled. That would fail
+    in the process of the caller. So both are tried here.
     """
     try:
         packed = serialize.dumps(error, "the exception")
-        # Deliberately not used: an unpickled exception has lost its traceback.
+        # The result is not used: an unpickled exception has lost its traceback.
         serialize.loads(packed.data, [bytes(buffer) for buffer in packed.buffers])
-    except Exception as reason:  # noqa: BLE001 - it runs the exception's own pickling code
+    except Exception as reason:  # noqa: BLE001 - this runs the exception's own pickling code
         kind = f"{type(error).__module__}.{type(error).__qualname__}"
-        return RemoteExceptionStandIn(f"{kind}: {error} (it could not travel itself: {reason})")
+        return RemoteExceptionStandIn(f"{kind}: {error} (the exception itself cannot be pickled: {reason})")
     return error
 
 

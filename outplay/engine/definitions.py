@@ -1,7 +1,7 @@
-"""What the user defines once and every process must know: reusable variables and serialisers.
+"""Definitions that all processes must know: reusable variables and serialisers.
 
-Definitions travel with calls: each call names the set its caller knew, and a process that has not met that set
-fetches and merges it before it runs the call. So they reach workers that already run, and in the right order.
+Each call names the set of definitions that its caller knows. A process that does not know this set fetches it before
+it runs the call. So definitions also reach running workers, and in the right order.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from outplay.errors import nearest
 
 
 class Reusable:
-    """A variable that each worker process keeps between tasks, and that no task can leave a trace in.
+    """A variable that each worker keeps between tasks, and that is reset after each task.
 
-    It is made by `initializer()` when a worker first uses it. After every task or actor method that used it, it is
-    made anew, or handed to `reinitializer(value)`, whose result replaces it (nothing, if it returns None).
+    initializer    creates the value when a worker first uses it
+    reinitializer  resets the value after each task or actor method that used it, and returns the new value; None means
+                   that it was reset in place. Without a reinitializer, the value is created again.
 
     >>> outplay.reusables.env = outplay.Reusable(lambda: gymnasium.make("ALE/Pong-v5"))
     >>> @outplay.remote
@@ -36,7 +37,7 @@ class Reusable:
 
 
 class Definitions:
-    """All definitions this process knows. The later one of the same name wins, wherever it was made."""
+    """All definitions that this process knows. Of two with the same name, the later one is used."""
 
     def __init__(self) -> None:
         self._items: dict[tuple[str, str], tuple[int, Any]] = {}
@@ -57,7 +58,7 @@ class Definitions:
         return [name for of_kind, name in self._items if of_kind == kind]
 
     def export(self) -> serialize.Exported | None:
-        """The whole set, or None if nothing is defined."""
+        """The set of all definitions, or None if there are none."""
         if not self._items:
             return None
         with self._lock:
@@ -97,7 +98,7 @@ definitions = Definitions()
 
 
 class ReusableValues:
-    """The reusable variables of one worker: their values, and which of them the running call has used."""
+    """The values of the reusable variables of one worker, and which of them the running call has used."""
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[int, Any]] = {}
@@ -118,7 +119,7 @@ class ReusableValues:
         return self._values[name][1]
 
     def end_of_call(self) -> None:
-        """Re-make what the call used, so that nothing of it leaks into the next."""
+        """Reset the variables that the call has used, so that the next call does not see its changes."""
         used, self._used = self._used, set()
         for name in used:
             stamp, value = self._values.pop(name)
@@ -128,11 +129,11 @@ class ReusableValues:
                 if found[0] != stamp or found[1].reinitializer is None:
                     value = found[1].initializer()
                 else:
-                    again = found[1].reinitializer(value)
-                    value = value if again is None else again
+                    new = found[1].reinitializer(value)
+                    value = value if new is None else new
             except Exception as error:  # noqa: BLE001 - the user's function
-                # The call that used it is over; the next one to use it makes it anew and meets the error itself.
-                text = f"re-making the reusable variable {name!r} raised {error!r}; the next use makes it anew"
+                # The call has finished. The next call that uses the variable creates it again, and gets the error.
+                text = f"resetting the reusable variable {name!r} raised {error!r}; the next use creates it again"
                 warnings.warn(text, stacklevel=2)
                 continue
             self._values[name] = (found[0], value)
@@ -148,7 +149,7 @@ _outside_calls = ReusableValues()
 
 
 class reusable_values:  # noqa: N801 - used like a function, in a with statement
-    """Let `outplay.reusables` mean `values` while one call runs."""
+    """`outplay.reusables` reads `values` while one call runs."""
 
     __slots__ = ("_outer", "_values")
 
@@ -163,7 +164,7 @@ class reusable_values:  # noqa: N801 - used like a function, in a with statement
 
 
 class Reusables:
-    """The namespace `outplay.reusables`: assign a `Reusable`, read its value in a task."""
+    """The namespace `outplay.reusables`: assign a `Reusable`, and read its value in tasks."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not isinstance(value, Reusable):
@@ -183,7 +184,7 @@ reusables = Reusables()
 
 
 def register_serializer(cls: type, *, serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]) -> None:
-    """Teach the engine a type it cannot carry: `serializer(object)` gives what travels in its place.
+    """Register a type that cannot be pickled: `serializer(object)` is sent, and `deserializer` recreates the object.
 
     >>> outplay.register_serializer(Board, serializer=Board.to_text, deserializer=Board.from_text)
     """

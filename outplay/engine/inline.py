@@ -1,7 +1,7 @@
-"""The inline engine: everything runs in this process, at the call, one thing after another.
+"""The inline engine: calls run in this process, sequentially, inside `.remote()`.
 
-For debugging, for tests and for small work. Values are passed through the serialiser all the same, so that a
-program that works here does not begin to share memory by accident, nor stop doing so elsewhere.
+For debugging, tests and small programs. Arguments and results are serialised as in the other engines. So a program
+cannot share memory by accident here and fail to do so elsewhere.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from outplay.machine import count_cpus, visible_gpus
 
 _CTRL_C = (KeyboardInterrupt,)
 _ids = itertools.count(1)
-_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_by_id: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 class _Object:
-    """An object of the store: packed, failed, or not there yet (a call to an actor that is busy)."""
+    """An object of the store: a packed value, an error, or neither yet (a queued call to an actor)."""
 
     def __init__(self) -> None:
         self.id = next(_ids)
         self.packed: serialize.Packed | None = None
         self.error: BaseException | None = None
-        _known[self.id] = self
+        _by_id[self.id] = self
 
     @property
     def ready(self) -> bool:
@@ -64,7 +64,7 @@ class _Object:
 
     def keep(self, packed: serialize.Packed) -> None:
         self.packed = packed._replace(stream=[packed.data], buffers=serialize.aligned(packed.buffers))
-        self.error = None  # of an attempt before
+        self.error = None  # of a previous attempt
 
     def load(self) -> Any:
         if self.error is not None:
@@ -86,15 +86,15 @@ class InlineRef(Ref):
 
     def __reduce__(self) -> Any:
         serialize.carry(self._object)
-        return _ref_again, (self._object.id, self._type)
+        return _rebuild_ref, (self._object.id, self._type)
 
 
-def _ref_again(number: int, known_type: Any) -> InlineRef:
-    return InlineRef(_known[number], known_type)
+def _rebuild_ref(number: int, known_type: Any) -> InlineRef:
+    return InlineRef(_by_id[number], known_type)
 
 
-class _Waiting(NamedTuple):
-    """A call that an actor is to run."""
+class _QueuedCall(NamedTuple):
+    """A call in the queue of an actor."""
 
     name: str
     refs: list[InlineRef]
@@ -102,7 +102,7 @@ class _Waiting(NamedTuple):
 
 
 class _Actor:
-    """An actor: its instance, the calls that wait for it, and its reusable variables."""
+    """An actor: its instance, its queue of calls, and its reusable variables."""
 
     def __init__(self, engine: InlineEngine, callee: Callee, lease: Lease | None, options: Options) -> None:
         self.id = next(_ids)
@@ -112,18 +112,18 @@ class _Actor:
         self.instance: Any = None
         self.death: ActorDiedError | None = None
         self.values = ReusableValues()
-        self.waiting: deque[_Waiting] = deque()
+        self.queue: deque[_QueuedCall] = deque()
         self._running = 0
         self._max_concurrency = options.max_concurrency
-        _known[self.id] = self
-        self._give_back = None if lease is None else weakref.finalize(self, engine.slots.give, lease)
+        _by_id[self.id] = self
+        self._release_lease = None if lease is None else weakref.finalize(self, engine.slots.give, lease)
 
     @property
     def name(self) -> str:
         return self.callee.name
 
     def __del__(self) -> None:
-        self._close()  # nobody holds it any more
+        self._close()  # the last handle was deleted
 
     def _close(self) -> None:
         instance, self.instance = self.instance, None
@@ -131,50 +131,50 @@ class _Actor:
             close(self.name, instance)
 
     def end(self, why: ActorDiedError) -> None:
-        """Die after `close()`."""
+        """Call `close()`, then mark the actor as dead."""
         self._close()
-        self.die(why)
+        self.mark_dead(why)
 
-    def die(self, why: ActorDiedError) -> None:
+    def mark_dead(self, why: ActorDiedError) -> None:
         self.death = self.death or why
         self.instance = None
-        if self._give_back is not None:
-            self._give_back()
+        if self._release_lease is not None:
+            self._release_lease()
 
-    def run(self, call: _Waiting) -> None:
-        """Run `call`, or queue it if it comes from inside as many of the actor's own methods as may run at once."""
-        self.waiting.append(call)
+    def run(self, call: _QueuedCall) -> None:
+        """Run `call`. If `max_concurrency` methods of the actor run already, they made this call, and it is queued."""
+        self.queue.append(call)
         if self._running == self._max_concurrency:
             return
         self._running += 1
         self.engine._calls += 1
         try:
-            while self.waiting:
-                self.waiting.popleft().run()
+            while self.queue:
+                self.queue.popleft().run()
         finally:
             self._running -= 1
             self.engine._calls -= 1
 
     def __reduce__(self) -> Any:
         serialize.carry(self)
-        return _actor_again, (self.id,)
+        return _rebuild_actor, (self.id,)
 
 
-def _actor_again(number: int) -> Any:
-    return _known[number]
+def _rebuild_actor(number: int) -> Any:
+    return _by_id[number]
 
 
 class InlineEngine:
-    """Runs tasks and actor methods at the call, in this process."""
+    """Runs tasks and actor methods in this process, inside `.remote()`."""
 
     name = "inline"
 
     def __init__(self, num_cpus: int | None) -> None:
         self.slots = Slots(num_cpus or count_cpus(), len(visible_gpus()))
-        # A task that starts a task: elsewhere the inner one has a worker, and so reusable variables, of its own.
+        # By nesting depth: in other engines, a nested task runs in another worker, with its own reusable variables.
         self._task_values: list[ReusableValues] = []
         self._depth = 0
-        self._calls = 0  # of actors, running now
+        self._calls = 0  # running calls of actors
         self._named: weakref.WeakValueDictionary[str, _Actor] = weakref.WeakValueDictionary()
 
     def put(self, value: Any) -> Ref:
@@ -186,14 +186,16 @@ class InlineEngine:
         for ref in refs:
             if not _object(ref).ready:
                 if timeout is not None:
-                    raise GetTimeoutError(f"{ref} is not ready: inline, an actor cannot wait for its own later calls")
-                raise EngineError(f"get({ref}) would wait forever: an actor waits for a call to itself")
+                    raise GetTimeoutError(
+                        f"{ref} is not ready: on the inline engine, an actor cannot wait for a queued call to itself"
+                    )
+                raise EngineError(f"get({ref}) would wait forever: an actor waits for a queued call to itself")
         return [_object(ref).load() for ref in refs]
 
     def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         ready = [ref for ref in refs if _object(ref).ready][:num_returns]
         if len(ready) < num_returns and timeout is None:
-            raise EngineError("wait() would wait forever: an actor waits for a call to itself")
+            raise EngineError("wait() would wait forever: an actor waits for a queued call to itself")
         return ready, [ref for ref in refs if ref not in ready]
 
     def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
@@ -233,10 +235,10 @@ class InlineEngine:
                 try:
                     actor.instance = invoke(callee.name, callee.target, arguments, 1, None, _CTRL_C)[0]
                 except OutplayError as error:
-                    actor.die(ActorDiedError(f"actor {callee.name} died: its constructor failed", error))
+                    actor.mark_dead(ActorDiedError(f"actor {callee.name} died: its constructor failed", error))
                 actor.values.end_of_call()
 
-        actor.run(_Waiting(callee.name, [], construct))
+        actor.run(_QueuedCall(callee.name, [], construct))
         return actor
 
     def _living(self, name: str) -> _Actor | None:
@@ -256,7 +258,7 @@ class InlineEngine:
             return None
         lease = self.slots.take(cpus, gpus, _reservation_id(options))
         if lease is None:
-            raise ResourceError(f"actor {name} would wait forever: other actors or reservations hold what it asks for")
+            raise ResourceError(f"actor {name} would wait forever: other actors or reservations hold the resources")
         return lease
 
     def call(
@@ -282,37 +284,37 @@ class InlineEngine:
                     _fail(refs, death)
                 actor.values.end_of_call()
 
-        actor.run(_Waiting(method.full_name, refs, run))
+        actor.run(_QueuedCall(method.full_name, refs, run))
         return list(refs)
 
     def cancel(self, ref: Ref, force: bool) -> None:
         if _object(ref).ready:
             return
-        for actor in [known for known in list(_known.values()) if isinstance(known, _Actor)]:
-            for call in [call for call in actor.waiting if ref in call.refs]:
+        for actor in [known for known in list(_by_id.values()) if isinstance(known, _Actor)]:
+            for call in [call for call in actor.queue if ref in call.refs]:
                 if force:
                     raise force_refused(call.name)
-                actor.waiting.remove(call)
+                actor.queue.remove(call)
                 _fail(call.refs, TaskCancelledError(f"{call.name} was cancelled before it started"))
 
     def kill(self, token: Any) -> None:
-        token.die(ActorDiedError(f"actor {token.name} was killed"))
+        token.mark_dead(ActorDiedError(f"actor {token.name} was killed"))
 
     def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation:
         self.slots.check_bundles(bundles)
         number = next(_ids)
         if not self.slots.reserve(number, bundles):
             if timeout is None:
-                raise ResourceError("reserve() would wait forever: actors or other reservations hold what it asks for")
+                raise ResourceError("reserve() would wait forever: actors or other reservations hold the resources")
             time.sleep(timeout)
             raise GetTimeoutError(f"the resources of reserve() were not free within {timeout:g} s")
         return Reservation(number, bundles)
 
     def release(self, reservation: Reservation) -> None:
         self.slots.release(reservation.id)
-        for actor in list(_known.values()):
+        for actor in list(_by_id.values()):
             if isinstance(actor, _Actor) and actor.reservation == reservation.id:
-                actor.die(ActorDiedError(f"actor {actor.name} died: its reservation was released"))
+                actor.mark_dead(ActorDiedError(f"actor {actor.name} died: its reservation was released"))
 
     def nodes(self) -> list[dict[str, Any]]:
         return [this_node(self.slots.totals())]
@@ -321,7 +323,7 @@ class InlineEngine:
         return self.slots.free()
 
     def shutdown(self) -> None:
-        for actor in list(_known.values()):
+        for actor in list(_by_id.values()):
             if isinstance(actor, _Actor) and actor.engine is self:
                 actor.end(ActorDiedError(f"actor {actor.name} has ended: the engine was shut down"))
         self._task_values.clear()
@@ -347,15 +349,15 @@ def _reservation_id(options: Options) -> int | None:
 def _pass_by_value(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Copy the arguments now; the function returned makes the callee's own, with Refs as their values."""
+    """Serialise the arguments now. Returns a function that deserialises them, with Refs replaced by their values."""
     packed, refs = serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
     stored = _Object()
     stored.keep(packed)
-    behind = [(place, _object(ref)) for place, ref in refs]
+    ref_arguments = [(place, _object(ref)) for place, ref in refs]
 
     def arguments() -> tuple[tuple[Any, ...], dict[str, Any]]:
         try:
-            values = [(place, item.load()) for place, item in behind]
+            values = [(place, item.load()) for place, item in ref_arguments]
         except OutplayError as error:
             raise CarriedError(error) from None
         plain, named = stored.load()

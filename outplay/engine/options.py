@@ -7,7 +7,7 @@ from typing import Any
 
 from outplay.errors import ResourceError, nearest
 
-# What belongs to functions alone, to classes alone, and to methods: anything else is refused by name.
+# The options of functions only, of classes only, and of methods. Other names are errors.
 _FUNCTION_ONLY = {"num_returns", "max_retries", "retry_exceptions"}
 _CLASS_ONLY = {"max_restarts", "max_concurrency", "name"}
 _METHOD = {"num_returns"}
@@ -15,7 +15,7 @@ _METHOD = {"num_returns"}
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Resources held together for a group; made by `outplay.reserve`, used by `.options(reservation=…)`.
+    """Resources that are reserved for a group. `outplay.reserve` returns it; `.options(reservation=…)` uses it.
 
     >>> with outplay.reserve([{"num_cpus": 1}, {"num_cpus": 1}]) as both:
     ...     pair = [Player.options(num_cpus=1, reservation=both).remote() for _ in range(2)]
@@ -25,7 +25,7 @@ class Reservation:
     bundles: tuple[tuple[float, float], ...]  # (num_cpus, num_gpus) of each
 
     def release(self) -> None:
-        """Give the resources back. What still runs in them is ended."""
+        """Release the resources. Tasks and actors that still run in them are killed."""
         from outplay.engine import api
 
         api.engine().release(self)
@@ -39,7 +39,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a remote function or class runs. A task takes one CPU unless told otherwise, an actor none."""
+    """The options of a remote function or class. By default, a task takes one CPU slot, an actor none."""
 
     num_returns: int = 1
     num_cpus: float | None = None
@@ -53,7 +53,7 @@ class Options:
     reservation: Reservation | None = None
 
     def updated(self, kind: str, given: dict[str, Any]) -> Options:
-        """These options with `given` laid over them; `kind` is "function", "class" or "method"."""
+        """A copy with the options `given` replaced. `kind` is "function", "class" or "method"."""
         known = {field.name for field in fields(self)}
         if kind == "method":
             known = _METHOD
@@ -70,33 +70,33 @@ class Options:
 
     @property
     def retry_on(self) -> tuple[type[BaseException], ...]:
-        """The exceptions of remote code after which a task is repeated."""
+        """The exceptions after which a task is retried."""
         if isinstance(self.retry_exceptions, bool):
             return (Exception,) if self.retry_exceptions else ()
         return tuple(self.retry_exceptions)
 
 
 def _check(name: str, value: Any) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
     match name:
         case "num_returns" | "max_concurrency":
-            valid, wanted = whole and value >= 1, "a whole number of at least 1"
+            valid, wanted = is_integer and value >= 1, "an integer of at least 1"
         case "max_restarts" | "max_retries":
-            valid, wanted = whole and value >= -1, "a whole number, or -1 for no limit"
+            valid, wanted = is_integer and value >= -1, "an integer of at least 0, or -1 for no limit"
         case "num_cpus" | "num_gpus":
-            number = whole or isinstance(value, float)
-            valid = (number and value >= 0) or (name == "num_cpus" and value is None)
+            is_number = is_integer or isinstance(value, float)
+            valid = (is_number and value >= 0) or (name == "num_cpus" and value is None)
             wanted = "a number of at least 0"
         case "retry_exceptions":
             valid = isinstance(value, bool) or (isinstance(value, (list, tuple)) and all(map(_is_exception, value)))
             wanted = "True, False or a list of exception types"
         case "name":
-            valid, wanted = value is None or (isinstance(value, str) and value != ""), "a string that is not empty"
+            valid, wanted = value is None or (isinstance(value, str) and value != ""), "a non-empty string"
         case "typed":
             valid, wanted = isinstance(value, bool), "True or False"
         case _:
             valid = value is None or isinstance(value, Reservation)
-            wanted = "what outplay.reserve(…) returned"
+            wanted = "a Reservation (see outplay.reserve)"
     if not valid:
         raise ValueError(f"option {name} must be {wanted}, not {value!r}")
 
@@ -106,7 +106,7 @@ def _is_exception(value: Any) -> bool:
 
 
 def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:
-    """Check the argument of `outplay.reserve` and put it into (num_cpus, num_gpus) pairs."""
+    """Validate the argument of `outplay.reserve` and convert it to (num_cpus, num_gpus) pairs."""
     if not isinstance(bundles, (list, tuple)) or not bundles:
         raise ValueError(f"reserve() takes a list like [{{'num_cpus': 1}}, …], not {bundles!r}")
     pairs = []
@@ -127,7 +127,7 @@ def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:
 
 
 def check_fits(what: str, cpus: float, gpus: float, room: list[tuple[float, float]], where: str) -> None:
-    """Refuse at once what could never run: `room` lists the (cpus, gpus) of each place it could run in."""
+    """Raise ResourceError for a request that can never be met. `room`: the (cpus, gpus) of each machine or bundle."""
     if not any(cpus <= most_cpus and gpus <= most_gpus for most_cpus, most_gpus in room):
         most = max((place for place in room), default=(0.0, 0.0))
         raise ResourceError(

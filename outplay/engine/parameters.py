@@ -1,4 +1,4 @@
-"""The parameters of remote functions: a call that does not fit them is refused where it is made."""
+"""The parameters of remote functions. Wrong arguments raise TypeError at the call, not in the worker."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-_MOST_REMEMBERED = 256  # a function that takes **kwargs may be called with ever new names
+_MAX_CACHED = 256  # a function with **kwargs may be called with any number of different names
 
 
 class Parameters:
     """The names and kinds of a function's parameters, and which of them have defaults.
 
-    They travel with every handle of an actor, so defaults and annotations are left out. Whether a call fits depends
-    only on the number of its positional arguments and the names of the others: what fitted once is remembered.
+    They are part of every actor handle, so defaults and annotations are left out. Whether a call is valid depends only
+    on the number of positional arguments and the names of keyword arguments. Valid combinations are cached.
 
-    >>> Parameters.of(lambda a, b=2: a + b).misfit((1,), {"c": 3})
+    >>> Parameters.of(lambda a, b=2: a + b).mismatch((1,), {"c": 3})
     "got an unexpected keyword argument 'c'"
     """
 
-    __slots__ = ("_fitting", "_signature", "kinds")
+    __slots__ = ("_signature", "_valid_calls", "kinds")
 
     def __init__(self, kinds: tuple[tuple[str, int, bool], ...]) -> None:
         self.kinds = kinds
-        self._signature: inspect.Signature | None = None  # made when it is first needed
-        self._fitting: set[tuple[Any, ...]] = set()
+        self._signature: inspect.Signature | None = None  # created when it is first needed
+        self._valid_calls: set[tuple[Any, ...]] = set()
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Parameters | None:
-        """Those of a function or class; None if they cannot be known, as for some functions written in C."""
+        """The parameters of a function or class; None if they are unknown, as for some functions written in C."""
         try:
-            # A wrapper's own parameters: it may take others than the function that it wraps.
+            # The parameters of a wrapper may differ from those of the function that it wraps.
             signature = inspect.signature(function, follow_wrapped=False)
         except (ValueError, TypeError):
             return None
@@ -41,16 +41,16 @@ class Parameters:
 
     @classmethod
     def of_method(cls, owner: type, name: str) -> Parameters | None:
-        """Those of a method as its caller sees them: without `self`."""
+        """The parameters of a method, without `self`."""
         raw = inspect.getattr_static(owner, name)
         if isinstance(raw, (staticmethod, classmethod)):
             return cls.of(getattr(owner, name))
         return cls.of(types.MethodType(raw, owner)) if inspect.isfunction(raw) else None
 
-    def misfit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Why a call with these arguments could not be made; None if it could."""
+    def mismatch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Why a call with these arguments is invalid; None if it is valid."""
         call = (len(args), *kwargs)
-        if call in self._fitting:
+        if call in self._valid_calls:
             return None
         if self._signature is None:
             self._signature = _signature(self.kinds)
@@ -58,8 +58,8 @@ class Parameters:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             return str(error)
-        if len(self._fitting) < _MOST_REMEMBERED:
-            self._fitting.add(call)
+        if len(self._valid_calls) < _MAX_CACHED:
+            self._valid_calls.add(call)
         return None
 
     def __reduce__(self) -> Any:
@@ -68,7 +68,7 @@ class Parameters:
 
 @lru_cache(maxsize=1024)
 def with_kinds(kinds: tuple[tuple[str, int, bool], ...]) -> Parameters:
-    """Parameters that have travelled: every handle of an actor that arrives shares them."""
+    """Unpickle parameters. All handles of an actor share one object."""
     return Parameters(kinds)
 
 

@@ -14,7 +14,7 @@ from outplay.errors import nearest
 
 
 def remote(*args: Any, **options: Any) -> Any:
-    """Make a function a task or a class an actor.
+    """Decorator: a function becomes a task, a class becomes an actor.
 
     >>> @outplay.remote
     ... def gradient(model, seed): ...
@@ -27,7 +27,7 @@ def remote(*args: Any, **options: Any) -> Any:
         return _declare(args[0], {})
     if args:
         given = type(args[0]).__name__
-        raise TypeError(f"@outplay.remote takes a function or a class, not {given}; options are given by keyword")
+        raise TypeError(f"@outplay.remote takes a function or a class, not {given}; options are keyword arguments")
     return lambda target: _declare(target, options)
 
 
@@ -38,7 +38,7 @@ def _declare(target: Any, options: dict[str, Any]) -> RemoteFunction | RemoteCla
         checked = Options().updated("class", options)
         return RemoteClass(_class_callee(target, checked.typed), checked)
     if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target):
-        raise TypeError(f"{target.__qualname__} is a coroutine or generator; a remote function is a plain function")
+        raise TypeError(f"{target.__qualname__} is a coroutine or generator; remote functions must be plain functions")
     if not callable(target):
         raise TypeError(f"@outplay.remote takes a function or a class, not {target!r}")
     checked = Options().updated("function", options)
@@ -55,7 +55,7 @@ def _class_callee(cls: type, typed: bool) -> Callee:
         if special or not callable(getattr(cls, name)) or isinstance(raw, type):
             continue
         if inspect.iscoroutinefunction(raw) or inspect.isgeneratorfunction(raw):
-            raise TypeError(f"{cls.__qualname__}.{name} is a coroutine or generator; an actor's methods are plain ones")
+            raise TypeError(f"{cls.__qualname__}.{name} is a coroutine or generator; methods of actors must be plain")
         bound = not isinstance(raw, staticmethod) and not isinstance(raw, classmethod)
         function = getattr(cls, name)
         signature = (
@@ -76,7 +76,7 @@ def _class_callee(cls: type, typed: bool) -> Callee:
 def _check_call(what: Callee | Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if what.signature is not None:
         what.signature.check_call(args, kwargs, _type_behind)
-    elif what.parameters is not None and (problem := what.parameters.misfit(args, kwargs)) is not None:
+    elif what.parameters is not None and (problem := what.parameters.mismatch(args, kwargs)) is not None:
         raise TypeError(f"{what.full_name}(): {problem}")
 
 
@@ -89,7 +89,7 @@ def _one_or_all(refs: list[Ref]) -> Any:
 
 
 class RemoteFunction:
-    """A function that runs as a task: `f.remote(…)` returns a Ref at once, or `num_returns` of them."""
+    """A function that runs as a task. `f.remote(…)` returns one Ref, or a list of `num_returns` Refs, at once."""
 
     def __init__(self, callee: Callee, options: Options) -> None:
         self._callee = callee
@@ -103,7 +103,7 @@ class RemoteFunction:
         return _one_or_all(api.engine().submit(self._callee, args, kwargs, self._options))
 
     def options(self, **options: Any) -> RemoteFunction:
-        """The same function with other options, for one call or many."""
+        """A copy of the function with other options."""
         changed = self._options.updated("function", options)
         callee = self._callee
         if changed.typed != self._options.typed:
@@ -119,7 +119,7 @@ class RemoteFunction:
 
 
 class RemoteClass:
-    """A class whose instances live in processes of their own: `Player.remote(…)` returns a handle at once."""
+    """A class whose instances are actors. `Player.remote(…)` returns a handle at once."""
 
     def __init__(self, callee: Callee, options: Options) -> None:
         self._callee = callee
@@ -134,7 +134,7 @@ class RemoteClass:
         return ActorHandle(token, self._callee.name, self._callee.methods)
 
     def options(self, **options: Any) -> RemoteClass:
-        """The same class with other options, for one actor or many."""
+        """A copy of the class with other options."""
         changed = self._options.updated("class", options)
         callee = self._callee
         if changed.typed != self._options.typed:
@@ -142,8 +142,8 @@ class RemoteClass:
         return RemoteClass(callee, changed)
 
     def __getattr__(self, name: str) -> Any:
-        """Class attributes and static and class methods: in its own methods, too, the class's name means this."""
-        if name.startswith("__") or name == "_callee":  # not there yet while this is unpickled
+        """Class attributes, static and class methods. In methods of the class, its name refers to this object too."""
+        if name.startswith("__") or name == "_callee":  # missing while this object is unpickled
             raise AttributeError(name)
         return getattr(self._callee.target, name)
 
@@ -151,14 +151,14 @@ class RemoteClass:
         raise TypeError(f"{self._callee.name} is remote: call {self._callee.name}.remote(…)")
 
     def __mro_entries__(self, _: Any) -> Any:
-        raise TypeError(f"{self._callee.name} is remote; inherit from the plain class, and make the result remote")
+        raise TypeError(f"{self._callee.name} is remote; inherit from the plain class, and make the subclass remote")
 
     def __repr__(self) -> str:
         return f"<remote class {self._callee.name}>"
 
 
 class ActorHandle:
-    """An actor, seen from anywhere: `handle.method.remote(…)`. The actor ends when its last handle is gone."""
+    """A handle of an actor: `handle.method.remote(…)`. The actor ends when its last handle is deleted."""
 
     def __init__(self, token: Any, name: str, methods: dict[str, Method]) -> None:
         self._token = token
@@ -174,7 +174,9 @@ class ActorHandle:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
-            raise AttributeError(f"an actor's attributes cannot be set from outside; give {self._name} a method for it")
+            raise AttributeError(
+                f"attributes of an actor cannot be set through a handle; give {self._name} a method for it"
+            )
         super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
@@ -187,9 +189,9 @@ class ActorHandle:
         return self
 
     def __reduce__(self) -> Any:
-        # In plain tuples: handles travel often, and each object in them would cost several times as much.
+        # Plain tuples: handles are pickled often, and other objects take several times as long.
         methods = [(m.name, m.parameters and m.parameters.kinds, m.signature) for m in self._methods.values()]
-        return _handle_again, (self._token, self._name, methods)
+        return _rebuild_handle, (self._token, self._name, methods)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorHandle) and bool(self._token == other._token)
@@ -201,16 +203,16 @@ class ActorHandle:
         return f"<actor {self._name}>"
 
 
-def _handle_again(token: Any, name: str, methods: list[Any]) -> ActorHandle:
-    again = {
+def _rebuild_handle(token: Any, name: str, methods: list[Any]) -> ActorHandle:
+    rebuilt = {
         method: Method(name, method, None if kinds is None else with_kinds(kinds), signature)
         for method, kinds, signature in methods
     }
-    return ActorHandle(token, name, again)
+    return ActorHandle(token, name, rebuilt)
 
 
 class ActorMethod:
-    """`handle.method`: call it with `.remote(…)`."""
+    """A method of an actor. `handle.method.remote(…)` calls it."""
 
     __slots__ = ("_handle", "_method", "_num_returns")
 
@@ -227,7 +229,7 @@ class ActorMethod:
         return _one_or_all(refs)
 
     def options(self, **options: Any) -> ActorMethod:
-        """The same method with another number of results: `.options(num_returns=2)`."""
+        """A copy of the method with another number of results: `.options(num_returns=2)`."""
         num_returns = Options(num_returns=self._num_returns).updated("method", options).num_returns
         return ActorMethod(self._handle, self._method, num_returns)
 

@@ -1,7 +1,7 @@
-"""Objects to bytes and back, for every engine that moves them.
+"""Serialises objects, for all engines.
 
-Buffers (numpy arrays, tensors) are kept out of the pickle stream, so that a store can write them once and hand
-out views of them. Functions and classes of the main program travel by value: no worker imports it.
+Buffers (numpy arrays, tensors) are kept out of the pickle stream, so that they can be written to shared memory once and
+read as views. Functions and classes of the main module are pickled by value: workers do not import it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, NamedTuple, cast
 
 from outplay.errors import SerializationError
 
-ALIGNMENT = 64  # of arrays: a cache line, and the widest vector instructions
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector instructions
 _PLAIN = {type(None), bool, int, float, str, bytes}
-_LARGE = 64 * 1024  # pickle hands bytes of this size on without copying them, if it writes into a file
+_LARGE = 64 * 1024  # pickle writes bytes objects of this size to a file without copying them
 
 
 class Packed(NamedTuple):
-    """A serialised object: the pickle stream, its buffers, and the Refs and handles that travel in it."""
+    """A serialised object: the pickle stream, its buffers, and the Refs and handles inside it."""
 
-    stream: list[Any]  # in pieces: large bytes objects are pieces of their own, and not copied
+    stream: list[Any]  # in pieces: each large bytes object is one piece, which is not copied
     buffers: list[memoryview]
-    writable: frozenset[int]  # the buffers of tensors, which have no read-only form
+    writable: frozenset[int]  # the buffers of tensors, which cannot be read-only
     carried: list[Any]
 
     @property
@@ -48,7 +48,7 @@ _NO_ARGUMENTS = Packed([pickle.dumps(((), {}), protocol=5)], [], frozenset(), []
 
 
 class Exported(NamedTuple):
-    """Code as it travels: its bytes, a name that stands for them, and the Refs and handles that it captured."""
+    """Pickled code: its name (a hash), its bytes, and the Refs and handles that it has captured."""
 
     name: str
     data: bytes
@@ -60,15 +60,15 @@ class Exported(NamedTuple):
 
 
 class _Dump(threading.local):
-    """What the dump now running in this thread has met."""
+    """The state of the `dumps` that runs in this thread."""
 
     carried: list[Any] | None = None
     tensors: list[pickle.PickleBuffer] | None = None
-    exports: bool = False  # it is code that is pickled
+    exports: bool = False  # whether code is pickled
 
 
 class _Load(threading.local):
-    captured: list[Any]  # by the code that is unpickled
+    captured: list[Any]  # the Refs and handles that the code has captured
 
 
 _load = _Load()
@@ -80,25 +80,25 @@ _tensors: dict[type, Callable[[Any], Any]] = {}
 
 
 def register(cls: type, serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]) -> None:
-    """Let `serializer(object)` travel in place of an instance of `cls`; `deserializer` makes it anew."""
+    """Pickle `serializer(object)` instead of instances of `cls`. `deserializer` recreates them."""
     _custom[cls] = lambda instance: (deserializer, (serializer(instance),))
 
 
 def carry(item: Any) -> None:
-    """Called by a Ref or handle while it is pickled: notes it in the dump that meets it."""
+    """Record a Ref or handle in the running `dumps`. Called by the Ref or handle while it is pickled."""
     if _dump.carried is None:
         raise SerializationError(
-            "a Ref or actor handle only travels inside the engine's own calls (remote, put); pickling it elsewhere "
-            "would not keep what it stands for alive"
+            "a Ref or actor handle can only be pickled inside calls of the engine (remote, put); elsewhere, it would "
+            "not keep its object or actor alive"
         )
     _dump.carried.append(item)
 
 
 def capture(item: Any, item_id: str) -> Any:
-    """Called by a Ref or handle of Ray's while it is pickled, for what it wraps.
+    """Replace a Ray object that code has captured. Called by a RayRef or RayToken while it is pickled.
 
-    Ray counts what is in arguments, and not what code has captured. So that travels beside the code, with each call,
-    and in the code a place and an id stand for it: code that has captured something else is other code.
+    Ray counts references in arguments, but not in pickled code. So captured objects are sent as arguments of each call.
+    The code has their position and id instead. The id makes the hash of the code depend on what it captured.
     """
     if not _dump.exports:
         return item
@@ -108,25 +108,25 @@ def capture(item: Any, item_id: str) -> Any:
 
 
 class _Captured(NamedTuple):
-    place: int
+    position: int
     item_id: str
 
     def __reduce__(self) -> Any:
         return _captured_item, tuple(self)
 
 
-def _captured_item(place: int, _: str) -> Any:
-    return _load.captured[place]
+def _captured_item(position: int, _: str) -> Any:
+    return _load.captured[position]
 
 
 def dumps(value: Any, what: str) -> Packed:
-    """Serialise `value`; `what` names it in the error if that fails."""
+    """Serialise `value`. Error messages call it `what`."""
     buffers: list[pickle.PickleBuffer] = []
     outer = (_dump.carried, _dump.tensors)
     _dump.carried, _dump.tensors = [], []
     try:
         if _is_plain(value):
-            # The C pickler alone is much faster, and these types mean the same to it.
+            # For these types, the C pickler gives the same result, and is much faster.
             stream: list[Any] = [pickle.dumps(value, protocol=5, buffer_callback=buffers.append)]
         else:
             stream = _cloud_dumps(value, buffers)
@@ -134,12 +134,12 @@ def dumps(value: Any, what: str) -> Packed:
         return Packed(stream, [buffer.raw() for buffer in buffers], writable, _dump.carried)
     except SerializationError:
         raise
-    except Exception as error:  # pickling runs the objects' own code, which may raise anything
+    except Exception as error:  # pickling runs the objects' own code, which may raise any exception
         path, culprit = _culprit(value)
         raise SerializationError(
-            f"{what} cannot travel between processes: {path or 'it'} is a {type(culprit).__module__}."
-            f"{type(culprit).__qualname__} ({error}). Leave it out, make it where it is used, or teach the engine "
-            f"its type with outplay.register_serializer"
+            f"{what} cannot be sent between processes: {path or 'it'} is a {type(culprit).__module__}."
+            f"{type(culprit).__qualname__} ({error}). Leave it out, create it where it is used, or register its "
+            f"type with outplay.register_serializer"
         ) from error
     finally:
         _dump.carried, _dump.tensors = outer
@@ -148,9 +148,9 @@ def dumps(value: Any, what: str) -> Packed:
 def dumps_call(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any], is_ref: Callable[[Any], bool]
 ) -> tuple[Packed, list[tuple[int | str, Any]]]:
-    """Serialise the arguments of a call; Refs among them are taken out and returned with their places.
+    """Serialise the arguments of a call. Arguments that are Refs are removed, and returned with their position or name.
 
-    `join_call` puts the values that they stand for back in.
+    `join_call` inserts the values of the Refs.
     """
     if not args and not kwargs:
         return _NO_ARGUMENTS, []
@@ -163,7 +163,7 @@ def dumps_call(
         return dumps((args, kwargs), f"the arguments of {name}"), refs
     except SerializationError:
         for place, arg in [*enumerate(args), *kwargs.items()]:
-            dumps(arg, f"argument {place!r} of {name}")  # raises, and names the one
+            dumps(arg, f"argument {place!r} of {name}")  # raises an error that names the argument
         raise
 
 
@@ -186,7 +186,7 @@ def loads(data: Any, buffers: list[Any]) -> Any:
 
 
 def layout(lengths: Sequence[int]) -> tuple[list[int], int]:
-    """The offset of each part of an object in one piece of memory, and where the last one ends."""
+    """The offset of each part of an object in memory, and the total size."""
     offsets, end = [], 0
     for length in lengths:
         offsets.append(end)
@@ -195,7 +195,7 @@ def layout(lengths: Sequence[int]) -> tuple[list[int], int]:
 
 
 def aligned(buffers: Sequence[Any], writable: Collection[int] = ()) -> list[memoryview]:
-    """Copies of buffers that begin at multiples of 64 bytes, as in the store; read-only except for `writable`."""
+    """Copies of buffers, aligned to 64 bytes as in shared memory. Read-only, except for the indices in `writable`."""
     if not buffers:
         return []
     import numpy
@@ -212,7 +212,7 @@ def aligned(buffers: Sequence[Any], writable: Collection[int] = ()) -> list[memo
 
 
 class _Pieces(list[Any]):
-    """A file for the pickler that keeps what is written to it as it comes."""
+    """A file for the pickler that stores each write as one piece."""
 
     write = list.append
 
@@ -231,7 +231,7 @@ def _pickler_class() -> Any:
     if _pickler is None:
         import cloudpickle
 
-        # The pickler looks the table up on its class, so what is added to the dictionaries later counts.
+        # The pickler reads the table of its class, so later additions to the dictionaries take effect.
         table = ChainMap(_custom, _tensors, cloudpickle.Pickler.dispatch_table)
         _pickler = type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": table})
     torch = sys.modules.get("torch")
@@ -241,7 +241,7 @@ def _pickler_class() -> Any:
 
 
 def export(value: Any, *functions: Any) -> Exported:
-    """`value` ready to travel, with the `functions` and classes in it."""
+    """Pickle `value`, which contains these functions and classes."""
     outer = (_dump.carried, _dump.exports)
     _dump.carried, _dump.exports = [], True
     try:
@@ -252,7 +252,7 @@ def export(value: Any, *functions: Any) -> Exported:
 
 
 def function_bytes(value: Any, *functions: Any) -> bytes:
-    """`value` as bytes; the `functions` and classes in it go by value unless workers can import their modules."""
+    """Pickle `value`. The functions and classes in it are pickled by value if workers cannot import their modules."""
     import cloudpickle
 
     with _by_value_if_not_importable(functions):
@@ -261,8 +261,8 @@ def function_bytes(value: Any, *functions: Any) -> bytes:
         except Exception as error:
             names = ", ".join(getattr(function, "__qualname__", repr(function)) for function in functions)
             raise SerializationError(
-                f"{names} cannot be sent to workers: {error}. A global or closure variable holds what cannot travel; "
-                f"make that inside the function instead"
+                f"{names} cannot be sent to workers: {error}. A global or closure variable cannot be pickled; "
+                f"create its value inside the function instead"
             ) from error
 
 
@@ -282,7 +282,7 @@ def _by_value_if_not_importable(functions: tuple[Any, ...]) -> Iterator[None]:
 
 
 def _importable(module: Any) -> bool:
-    """Whether another process finds `module` by its name: not if a test runner or notebook made it up."""
+    """Whether other processes can import `module`. They cannot if a test runner or notebook created it."""
     from importlib.machinery import PathFinder
 
     path: Any = None
@@ -290,7 +290,7 @@ def _importable(module: Any) -> bool:
     for name in _prefixes(module.__name__):
         spec = PathFinder.find_spec(name, path)
         if spec is None:
-            # Frozen, built-in and hook-made modules are found by name in a fresh interpreter, or not ours to judge.
+            # Frozen and built-in modules, and those of import hooks, are assumed to be importable.
             return getattr(module, "__file__", None) is None or getattr(module, "__spec__", None) is None
         path = spec.submodule_search_locations
     return spec is not None and spec.origin == getattr(getattr(module, "__spec__", None), "origin", spec.origin)
@@ -330,8 +330,8 @@ def _reduce_tensor(tensor: Any) -> Any:
 def _rebuild_tensor(buffer: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool) -> Any:
     import torch
 
-    # A tensor has no read-only form, so it never shares memory that others read: small ones are copied here,
-    # large ones lie in a private (copy-on-write) mapping of the store.
+    # A tensor cannot be read-only, so it must not share memory with others. Small tensors are copied here; large ones
+    # are in a private (copy-on-write) mapping of the segment.
     source = bytearray(buffer) if memoryview(buffer).readonly else buffer
     tensor = torch.frombuffer(source, dtype=torch.uint8).view(dtype).view(shape)
     return tensor.requires_grad_(requires_grad)
@@ -343,7 +343,7 @@ def _culprit(value: Any, path: str = "", depth: int = 4) -> tuple[str, Any]:
         for step, part in _parts(value):
             try:
                 _probe(part)
-            except Exception:  # noqa: BLE001 - whatever it is, it is why this part cannot travel
+            except Exception:  # noqa: BLE001 - any exception means that this part cannot be pickled
                 return _culprit(part, path + step, depth - 1)
     return path, value
 

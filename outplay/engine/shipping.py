@@ -1,4 +1,4 @@
-"""Joining a cluster: whether it is there, and what its nodes need of this program."""
+"""Joining a cluster: checks that it is reachable, and sends it the modules of this program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster_runtime_env() -> dict[str, Any]:
         "working_dir": str(_user_folder()),
         "excludes": EXCLUDED,
     }
-    # `ray job submit` has set some of this already, and Ray refuses to hear of it twice.
+    # `ray job submit` may have set some of these already, and Ray refuses to set them twice.
     submitted = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env") or {}
     set_already = submitted.get("env_vars", {})
     wanted["env_vars"] = {name: value for name, value in wanted["env_vars"].items() if name not in set_already}
@@ -37,7 +37,7 @@ def cluster_runtime_env() -> dict[str, Any]:
 
 
 def _user_folder() -> Path:
-    """Where the user's modules are: beside the program, or in the working directory for installed commands."""
+    """The folder of the user's modules: that of the program, or the working directory for installed commands."""
     main = getattr(sys.modules["__main__"], "__file__", None)
     here = Path.cwd()
     if main is None:
@@ -46,7 +46,7 @@ def _user_folder() -> Path:
     return here if folder.is_relative_to(Path(sys.prefix).resolve()) else folder
 
 
-MOST_BYTES = 400 * 1024 * 1024  # Ray refuses 500 MB, after packing it all
+MAX_BYTES = 400 * 1024 * 1024  # Ray's own limit is 500 MB, checked only after packing
 
 
 def _check_size(folder: Path) -> None:
@@ -56,22 +56,20 @@ def _check_size(folder: Path) -> None:
         total += sum(
             os.path.getsize(os.path.join(parent, f)) for f in files if not os.path.islink(os.path.join(parent, f))
         )
-        if total > MOST_BYTES:
+        if total > MAX_BYTES:
             raise EngineError(
-                f"the folder {folder} is sent to the cluster's nodes, so that they can import your modules, but holds "
-                f"more than {MOST_BYTES // 2**20} MB; put your program into a folder of its own, or submit it with "
+                f"the folder {folder} is sent to the cluster's nodes, so that they can import your modules, but it has "
+                f"more than {MAX_BYTES // 2**20} MB; put your program into a folder of its own, or submit it with "
                 f"`ray job submit --working-dir`"
             )
 
 
 def check_reachable(address: str) -> None:
-    """Ray itself waits for minutes, in silence, for a head node that is not there."""
+    """Raise EngineError if nothing listens at this address. Ray itself would wait for minutes without a message."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "//" in address:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
-        raise EngineError(
-            f"cannot join the Ray cluster at address={address!r}: nothing answers there ({error})"
-        ) from error
+        raise EngineError(f"cannot join the Ray cluster at address={address!r}: no connection ({error})") from error

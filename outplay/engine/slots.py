@@ -1,4 +1,4 @@
-"""Who may run: CPU slots, GPUs and reservations as plain arithmetic, without any process behind it."""
+"""Resource accounting: CPU slots, GPUs and reservations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from outplay.engine.options import check_fits
 
-# Numerical libraries read these when they are loaded: before that, in a fresh process, is the time to set them.
+# Numerical libraries read these when they are loaded. So they must be set before a worker is started.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -16,36 +16,36 @@ _THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-_ROUNDING = 1e-9  # fractions of a CPU are added and taken away in any order
+_ROUNDING = 1e-9  # tolerance: fractions of a CPU are added and subtracted in any order
 
 
 @dataclass
 class Pool:
-    """Resources that are given out together: the machine's, or one bundle of a reservation."""
+    """A pool of resources: those of the machine, or one bundle of a reservation."""
 
     cpus: float
     gpus: float
     free_cpus: float
     free_gpus: dict[int, float]
-    parent: Lease | None = None  # what a bundle was cut from
-    closed: bool = False  # its reservation was released: what comes back goes on to the parent
-    used: int = 0
+    parent: Lease | None = None  # of a bundle: its lease of the machine's resources
+    closed: bool = False  # its reservation was released: the parent is released with the last lease
+    used: int = 0  # number of leases
     paused: list[Lease] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Lease:
-    """What one task, actor or bundle holds, and of which pool."""
+    """The resources of a pool that one task, actor or bundle holds."""
 
     pool: Pool
     cpus: float
     gpus: dict[int, float] = field(default_factory=dict)
-    depth: int = 0  # of the task, in the chain of those that wait for each other
-    paused: bool = False
+    depth: int = 0  # of the task, see process/backlog.py
+    paused: bool = False  # the task is blocked, and its CPUs are free for others
 
 
 class Slots:
-    """Gives out and takes back. CPUs are a count and may be overdrawn by who comes back from waiting; GPUs are not.
+    """Grants and releases leases. Free CPUs can become negative, when a blocked task resumes; free GPUs cannot.
 
     >>> slots = Slots(cpus=2, gpus=0)
     >>> lease = slots.take(1, 0)
@@ -57,9 +57,9 @@ class Slots:
         self.reservations: dict[int, list[Pool]] = {}
 
     def check(self, what: str, cpus: float, gpus: float, reservation: int | None = None) -> None:
-        """Raise ResourceError for what will never fit."""
+        """Raise ResourceError for a request that can never be met."""
         if gpus > 1 and gpus != int(gpus):
-            raise ValueError(f"{what} asks for num_gpus={gpus:g}: above 1 it must be a whole number")
+            raise ValueError(f"{what} asks for num_gpus={gpus:g}: above 1 it must be an integer")
         pools = self._pools(reservation)
         where = "this machine" if reservation is None else "its reservation"
         check_fits(what, cpus, gpus, [(pool.cpus, pool.gpus) for pool in pools], where)
@@ -76,9 +76,9 @@ class Slots:
         return sum(lease.cpus for pool in pools for lease in pool.paused)
 
     def take(self, cpus: float, gpus: float, reservation: int | None = None, depth: int | None = None) -> Lease | None:
-        """A lease from the first pool with room for it, or None.
+        """A lease from the first pool with enough free resources, or None.
 
-        With `depth`, CPUs of paused leases are free only if those are less deep.
+        With `depth`, the CPUs of paused leases count as free only if their depth is smaller.
         """
         for pool in self._pools(reservation):
             kept = 0.0 if depth is None else sum(lease.cpus for lease in pool.paused if lease.depth >= depth)
@@ -103,10 +103,10 @@ class Slots:
         for gpu, share in lease.gpus.items():
             pool.free_gpus[gpu] += share
         pool.used -= 1
-        self._settle(pool)
+        self._release_if_closed(pool)
 
     def pause(self, lease: Lease) -> None:
-        """Its holder waits for something: others may use its CPUs meanwhile."""
+        """The task is blocked: others may use its CPUs meanwhile."""
         if not lease.paused:
             lease.paused = True
             lease.pool.paused.append(lease)
@@ -119,7 +119,7 @@ class Slots:
             lease.pool.free_cpus -= lease.cpus
 
     def reserve(self, reservation: int, bundles: tuple[tuple[float, float], ...]) -> bool:
-        """Cut all bundles out of the machine, or none."""
+        """Reserve all bundles, or none. Returns whether it succeeded."""
         leases: list[Lease] = []
         for cpus, gpus in bundles:
             lease = self.take(cpus, gpus)
@@ -136,16 +136,16 @@ class Slots:
     def release(self, reservation: int) -> None:
         for pool in self.reservations.pop(reservation, []):
             pool.closed = True
-            self._settle(pool)
+            self._release_if_closed(pool)
 
     def totals(self) -> dict[str, float]:
         return {"CPU": float(self.machine.cpus), "GPU": float(self.machine.gpus)}
 
     def free(self) -> dict[str, float]:
-        """What nobody holds. Reservations hold what they were given; who came back from waiting may have overdrawn."""
+        """Free resources of the machine. Reserved ones are not free, even if no task uses them."""
         return {"CPU": max(0.0, self.machine.free_cpus), "GPU": sum(self.machine.free_gpus.values())}
 
-    def _settle(self, pool: Pool) -> None:
+    def _release_if_closed(self, pool: Pool) -> None:
         if pool.closed and pool.used == 0 and pool.parent is not None:
             parent, pool.parent = pool.parent, None
             self.give(parent)
@@ -163,14 +163,14 @@ def _choose_gpus(pool: Pool, amount: float) -> dict[int, float] | None:
         return {}
     if amount < 1:
         shared = [gpu for gpu, free in pool.free_gpus.items() if free + _ROUNDING >= amount]
-        # The fullest that still has room, so that whole GPUs stay whole.
+        # The fullest GPU that has enough left, to keep other GPUs entirely free.
         return {min(shared, key=lambda gpu: pool.free_gpus[gpu]): amount} if shared else None
     whole = [gpu for gpu, free in pool.free_gpus.items() if free + _ROUNDING >= 1][: int(amount)]
     return dict.fromkeys(whole, 1.0) if len(whole) == int(amount) else None
 
 
 def this_node(resources: dict[str, float]) -> dict[str, Any]:
-    """This machine, as `outplay.nodes()` shows it."""
+    """This machine, in the format of `outplay.nodes()`."""
     name = socket.gethostname()
     return {
         "NodeID": name,
@@ -182,5 +182,5 @@ def this_node(resources: dict[str, float]) -> dict[str, Any]:
 
 
 def thread_caps(count: int) -> dict[str, str]:
-    """Environment variables that keep numerical libraries to `count` threads."""
+    """Environment variables that limit numerical libraries to `count` threads."""
     return {name: str(count) for name in _THREAD_VARIABLES}

@@ -1,7 +1,7 @@
 """Type checks for `@outplay.remote(typed=True)`.
 
-The signature is read once, where the function is declared. Values are checked where they are: arguments that
-are at hand at the call, everything else (values behind Refs, results) in the process that runs the function.
+The signature is read once, when the function is declared. Arguments are checked at the call. Values of Refs, and
+results, are checked in the process that runs the function.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from outplay.errors import TypeMismatchError
 
-UNKNOWN: Any = typing.Any  # nothing is known of the type of what a Ref stands for
+UNKNOWN: Any = typing.Any  # the type of a Ref's object is unknown
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TypedSignature:
     def check_call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], reference_type: Callable[[Any], Any] | None = None
     ) -> None:
-        """Check all arguments. `reference_type` tells the type behind a Ref, and None for what is no Ref."""
+        """Check all arguments. `reference_type` returns the type of a Ref's object, and None for other values."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -59,23 +59,23 @@ class TypedSignature:
     def _check_argument(
         self, place: str, value: Any, expected: Any, reference_type: Callable[[Any], Any] | None
     ) -> None:
-        behind = reference_type(value) if reference_type else None
-        if behind is not None:
-            if not could_be(behind, expected):
-                self._refuse(f"parameter {place!r}", expected, f"a Ref to {describe(behind)}")
+        referenced = reference_type(value) if reference_type else None
+        if referenced is not None:
+            if not could_be(referenced, expected):
+                self._raise(f"parameter {place!r}", expected, f"a Ref to {describe(referenced)}")
         else:
             problem = mismatch(value, expected)
             if problem:
-                self._refuse(f"parameter {place!r}", expected, problem)
+                self._raise(f"parameter {place!r}", expected, problem)
 
     def check_results(self, results: list[Any]) -> None:
         for (place, expected), value in zip(self._result_places(len(results)), results, strict=True):
             problem = mismatch(value, expected)
             if problem:
-                self._refuse(place, expected, problem)
+                self._raise(place, expected, problem)
 
     def result_types(self, num_returns: int) -> list[Any]:
-        """The annotation of each result, for the Refs that stand for them."""
+        """The annotation of each result."""
         return [expected for _, expected in self._result_places(num_returns)]
 
     def _result_places(self, num_returns: int) -> list[tuple[str, Any]]:
@@ -87,15 +87,15 @@ class TypedSignature:
             if len(parts) == 2 and parts[1] is Ellipsis:
                 parts = (parts[0],) * num_returns
             if len(parts) != num_returns:
-                self._refuse("the result", self.result, f"a tuple of {num_returns} (num_returns)")
+                self._raise("the result", self.result, f"a tuple of {num_returns} (num_returns)")
         return [(f"result {i}", parts[i] if parts else UNKNOWN) for i in range(num_returns)]
 
-    def _refuse(self, place: str, expected: Any, given: str) -> None:
+    def _raise(self, place: str, expected: Any, given: str) -> None:
         raise TypeMismatchError(f"{self.name}(): {place} must be {describe(expected)}, but was given {given}")
 
 
 def mismatch(value: Any, expected: Any) -> str | None:
-    """What `value` is, if that is not `expected`; else None."""
+    """The type of `value` if it does not match `expected`, otherwise None."""
     if expected is UNKNOWN:
         return None
     from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
@@ -104,13 +104,13 @@ def mismatch(value: Any, expected: Any) -> str | None:
         check_type(value, expected, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
     except TypeCheckError as error:
         given = describe(type(value))
-        # For a plain class the two names say it all; inside a container the reader needs the place.
+        # For a plain class, the two type names are enough. For a container, the error says which item is wrong.
         return given if isinstance(expected, type) and not typing.get_args(expected) else f"{given} ({error})"
     return None
 
 
 def could_be(given: Any, expected: Any) -> bool:
-    """Whether something declared `given` may be an `expected`. Says no only where that is certain."""
+    """Whether a value of declared type `given` can be an instance of `expected`. False only if that is certain."""
     if given is UNKNOWN or expected is UNKNOWN or given == expected:
         return True
     if _is_union(given):
@@ -122,10 +122,10 @@ def could_be(given: Any, expected: Any) -> bool:
     if given_class is None or expected_class is None:
         return True
     if expected_class is float and given_class in (int, bool):
-        return True  # as everywhere in Python's typing
+        return True  # as in Python's typing rules
     if expected_class is complex and given_class in (int, float, bool):
         return True
-    # A Ref declared as a base class may still hold the subclass that is asked for.
+    # The object of a Ref declared as a base class may be an instance of the expected subclass.
     return issubclass(given_class, expected_class) or issubclass(expected_class, given_class)
 
 
@@ -141,7 +141,7 @@ def _class_of(annotation: Any) -> type | None:
 
 
 def describe(annotation: Any) -> str:
-    """The name of a type, as its user would write it.
+    """The name of a type, as in source code.
 
     >>> describe(dict[str, int]), describe(int), describe(None)
     ('dict[str, int]', 'int', 'None')

@@ -1,4 +1,4 @@
-"""Work that is shared among a fixed set of actors."""
+"""A pool of actors that share work."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Function = Callable[[ActorHandle, Any], Any]
 class _Running(NamedTuple):
     number: int
     actor: ActorHandle
-    result: Any  # a Ref, or a list of them
+    result: Any  # a Ref, or a list of Refs
 
 
 class ActorPool:
-    """Runs calls on whichever of its actors is free.
+    """Runs each call on an idle actor of the pool.
 
     >>> pool = outplay.util.ActorPool([Player.remote() for _ in range(4)])
     >>> list(pool.map(lambda player, seed: player.play.remote(seed), range(100)))
@@ -29,12 +29,14 @@ class ActorPool:
     def __init__(self, actors: Iterable[ActorHandle]) -> None:
         self._idle = list(actors)
         self._submitted = 0
-        self._pending: deque[tuple[int, Function, Any]] = deque()  # no actor was free for these yet
+        self._pending: deque[tuple[int, Function, Any]] = (
+            deque()
+        )  # (number, fn, value): calls that wait for an idle actor
         self._running: dict[Ref, _Running] = {}
-        self._finished: dict[int, Any] = {}  # results that nobody has asked for, by number, as they came
+        self._finished: dict[int, Any] = {}  # results that were not returned yet, by number, in the order of completion
 
     def submit(self, fn: Function, value: Any) -> None:
-        """Call `fn(actor, value)`, which returns a Ref, with the next actor that is free."""
+        """Queue the call `fn(actor, value)`, which must return a Ref, for the next idle actor."""
         self._submit(fn, value)
 
     def _submit(self, fn: Function, value: Any) -> int:
@@ -51,17 +53,17 @@ class ActorPool:
             try:
                 result = fn(actor, value)
                 self._running[_first(result)] = _Running(number, actor, result)
-            except Exception as error:  # noqa: BLE001 - the user's function; raised when its result is asked for
+            except Exception as error:  # noqa: BLE001 - the user's function; raised when its result is returned
                 self._idle.append(actor)
                 self._finished[number] = error
 
     def map(self, fn: Function, values: Iterable[Any]) -> Iterator[Any]:
-        """The results of `fn(actor, value)` for all values, in their order. All calls are submitted at once."""
+        """The results of `fn(actor, value)` for all values, in order. All calls are submitted at once."""
         numbers = [self._submit(fn, value) for value in values]
         return (self._take(number) for number in numbers)
 
     def map_unordered(self, fn: Function, values: Iterable[Any]) -> Iterator[Any]:
-        """Like `map`, but the results come in the order in which they are ready."""
+        """Like `map`, but the results are in the order of completion."""
         left = {self._submit(fn, value) for value in values}
         return self._take_any_of(left)
 
@@ -75,19 +77,19 @@ class ActorPool:
             yield self._take(ready)
 
     def has_next(self) -> bool:
-        """Whether there are results that were not returned yet."""
+        """Whether there are results that have not been returned."""
         return bool(self._running or self._finished)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """The oldest result that was not returned yet; waits for it.
+        """Wait for the oldest result that has not been returned, and return it.
 
-        Raises TimeoutError after `timeout` seconds; with `ignore_if_timedout`, that result is then given up. Raises
-        StopIteration if there is none to wait for.
+        Raises TimeoutError after `timeout` seconds; with `ignore_if_timedout`, that result is then discarded. Raises
+        StopIteration if there are no more results.
         """
         return self._take(self._oldest(), timeout, ignore_if_timedout)
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """Any result that was not returned yet, as soon as there is one; else like `get_next`."""
+        """Like `get_next`, but returns the first result that is ready."""
         oldest = self._oldest()
         if not self._finished and not self._advance(timeout):
             self._time_out(oldest, timeout, ignore_if_timedout)
@@ -96,7 +98,7 @@ class ActorPool:
     def _oldest(self) -> int:
         numbers = [*self._finished, *(running.number for running in self._running.values())]
         if not numbers:
-            raise StopIteration("the pool has no more results: none was submitted, or all were returned")
+            raise StopIteration("the pool has no more results: no call was submitted, or all results were returned")
         return min(numbers)
 
     def _take(self, number: int, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
@@ -110,9 +112,9 @@ class ActorPool:
         return get(result)
 
     def _advance(self, timeout: float | None) -> bool:
-        """Wait until a call has ended, and let its actor go on; False if the time is over first."""
+        """Wait until a call has finished, and give its actor the next call. Returns False after a timeout."""
         if not self._running:
-            raise ValueError("the pool has no actors, or this result was returned already: nothing will bring it")
+            raise ValueError("the pool has no actors, or this result was returned already")
         ready, _ = wait(self._running, num_returns=1, timeout=timeout)
         for ref in ready:
             ended = self._running.pop(ref)
@@ -126,15 +128,15 @@ class ActorPool:
                 if running.number == number:
                     del self._running[ref]
                     self.push(running.actor)
-        given_up = "; it was given up" if ignored else ""
-        raise GetTimeoutError(f"the pool's next result was not ready in {timeout:g} s{given_up}")
+        discarded = "; it was discarded" if ignored else ""
+        raise GetTimeoutError(f"the pool's next result was not ready in {timeout:g} s{discarded}")
 
     def has_free(self) -> bool:
-        """Whether an actor has nothing to do."""
+        """Whether an actor is idle."""
         return bool(self._idle)
 
     def pop_idle(self) -> ActorHandle | None:
-        """Take an actor that has nothing to do out of the pool; None if there is none."""
+        """Remove an idle actor from the pool and return it; None if no actor is idle."""
         return self._idle.pop() if self._idle else None
 
     def push(self, actor: ActorHandle) -> None:
@@ -146,7 +148,7 @@ class ActorPool:
 
 
 def _first(result: Any) -> Ref:
-    """The Ref that a call returned, or the first of several: all of them are ready together."""
+    """The Ref of a call, or the first of several Refs: they become ready together."""
     if isinstance(result, Ref):
         return result
     if isinstance(result, list) and result and all(isinstance(ref, Ref) for ref in result):

@@ -1,4 +1,4 @@
-"""A queue that any number of tasks and actors put into and get from."""
+"""A queue for any number of tasks and actors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from outplay.errors import EngineError
 
 __all__ = ["Empty", "Full", "Queue"]
 
-_CALLS_AT_ONCE = 64
-# A call that waits inside the actor takes one of its threads: after this time the next one has its turn.
-_LONGEST_CALL_S = 0.5
+_MAX_CONCURRENCY = 64
+# A call that blocks occupies a thread of the actor. After this time it returns, so that another call gets the thread.
+_MAX_CALL_S = 0.5
 
 
 class _Server:
@@ -31,7 +31,7 @@ class _Server:
         return len(self._items)
 
     def put(self, wait_s: float, *items: Any) -> bool:
-        """Put all of them, or none if they do not fit within `wait_s` seconds."""
+        """Add all items. Returns False, and adds none, if there is not enough space within `wait_s` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._has_room(len(items)), wait_s):
                 return False
@@ -43,7 +43,7 @@ class _Server:
         return self._maxsize <= 0 or len(self._items) + count <= self._maxsize
 
     def get(self, wait_s: float, count: int) -> list[Any] | None:
-        """So many items; None if there are not so many within `wait_s` seconds."""
+        """Remove and return `count` items; None if there are fewer within `wait_s` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._items) >= count, wait_s):
                 return None
@@ -55,11 +55,11 @@ _RemoteServer = remote(_Server)
 
 
 class Queue:
-    """A first-in, first-out queue in an actor of its own. It may be passed to tasks and actors.
+    """A first-in, first-out queue, stored in an actor. It can be passed to tasks and actors.
 
-    A Ref that is put arrives as its value.
+    If an item is a Ref, `get` returns its value.
 
-    maxsize        how many items fit; any number if it is 0 or less
+    maxsize        maximum number of items; 0 or less: no limit
     actor_options  options of the actor, as for `.options(…)`
 
     >>> queue = outplay.util.Queue(maxsize=100)
@@ -68,7 +68,7 @@ class Queue:
     """
 
     def __init__(self, maxsize: int = 0, actor_options: dict[str, Any] | None = None) -> None:
-        options = {"max_concurrency": _CALLS_AT_ONCE, **(actor_options or {})}
+        options = {"max_concurrency": _MAX_CONCURRENCY, **(actor_options or {})}
         self.maxsize = maxsize
         self.actor: ActorHandle = _RemoteServer.options(**options).remote(maxsize)
 
@@ -76,12 +76,12 @@ class Queue:
         return self.qsize()
 
     def qsize(self) -> int:
-        """How many items it holds."""
+        """The number of items."""
         size: int = get(self.actor.size.remote())
         return size
 
     def size(self) -> int:
-        """How many items it holds."""
+        """The number of items."""
         return self.qsize()
 
     def empty(self) -> bool:
@@ -91,23 +91,23 @@ class Queue:
         return 0 < self.maxsize <= self.qsize()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item. Waits for room, up to `timeout` seconds, and raises `Full` if there is none."""
-        if not self._ask(lambda wait_s: self.actor.put.remote(wait_s, item), block, timeout):
-            raise Full(f"the queue holds {self.maxsize} items already")
+        """Add an item. Waits for space, at most `timeout` seconds; then raises `Full`."""
+        if not self._call(lambda wait_s: self.actor.put.remote(wait_s, item), block, timeout):
+            raise Full(f"the queue is full: it holds {self.maxsize} items")
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Remove and return the oldest item. Waits for one, up to `timeout` seconds, and else raises `Empty`."""
-        items = self._ask(lambda wait_s: self.actor.get.remote(wait_s, 1), block, timeout)
+        """Remove and return the oldest item. Waits for one, at most `timeout` seconds; then raises `Empty`."""
+        items = self._call(lambda wait_s: self.actor.get.remote(wait_s, 1), block, timeout)
         if items is None:
             raise Empty("the queue is empty")
         return items[0]
 
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """`put` for a coroutine: others run while it waits."""
+        """Like `put`, for coroutines: does not block the event loop."""
         await _in_thread(lambda: self.put(item, block, timeout))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
-        """`get` for a coroutine: others run while it waits."""
+        """Like `get`, for coroutines: does not block the event loop."""
         return await _in_thread(lambda: self.get(block, timeout))
 
     def put_nowait(self, item: Any) -> None:
@@ -117,7 +117,7 @@ class Queue:
         return self.get(block=False)
 
     def put_nowait_batch(self, items: Iterable[Any]) -> None:
-        """Add all items, in their order; raises `Full`, and adds none, if they do not all fit."""
+        """Add all items, in order. Raises `Full`, and adds none, if they do not all fit."""
         if not isinstance(items, Iterable):
             raise TypeError(f"put_nowait_batch() takes a list of items, not {type(items).__name__}")
         batch = list(items)
@@ -125,7 +125,7 @@ class Queue:
             raise Full(f"{len(batch)} items do not fit into a queue of {self.maxsize}")
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
-        """The oldest `num_items` items; raises `Empty`, and removes none, if there are fewer."""
+        """Remove and return the oldest `num_items` items. Raises `Empty`, and removes none, if there are fewer."""
         if not isinstance(num_items, int):
             raise TypeError(f"get_nowait_batch() takes a number of items, not {type(num_items).__name__}")
         if num_items < 0:
@@ -136,34 +136,36 @@ class Queue:
         return items
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
-        """End the queue's actor: at once, or when it has done what this program asked of it before."""
+        """Kill the queue's actor. Without `force`, first wait for the calls that this program has made before."""
         if not force:
             wait([self.actor.size.remote()], timeout=grace_period_s)
         kill(self.actor)
 
-    def _ask(self, call: Callable[[float], Ref], block: bool, timeout: float | None) -> Any:
-        """What the actor answers in the end; None or False if it could not in time."""
+    def _call(self, call: Callable[[float], Ref], block: bool, timeout: float | None) -> Any:
+        """Repeat a call of the actor until it succeeds. Returns its result; None or False after the timeout."""
         if timeout is not None and timeout < 0:
             raise ValueError(f"timeout must be a number of seconds, or None for no limit, not {timeout!r}")
-        for_ever = block and timeout is None
+        no_limit = block and timeout is None
         is_inline = api.engine().name == "inline"
         deadline = time.monotonic() + (0.0 if not block or timeout is None else timeout)
         while True:
-            left = _LONGEST_CALL_S if for_ever and not is_inline else max(0.0, deadline - time.monotonic())
-            answer = get(call(min(left, _LONGEST_CALL_S)))
-            if answer:
-                return answer
-            if for_ever and is_inline:
-                raise EngineError("the queue would wait forever: inline, nothing else runs while this program waits")
-            if not for_ever and time.monotonic() >= deadline:
-                return answer
+            left = _MAX_CALL_S if no_limit and not is_inline else max(0.0, deadline - time.monotonic())
+            reply = get(call(min(left, _MAX_CALL_S)))
+            if reply:
+                return reply
+            if no_limit and is_inline:
+                raise EngineError(
+                    "the queue would wait forever: on the inline engine, no other code runs while this program waits"
+                )
+            if not no_limit and time.monotonic() >= deadline:
+                return reply
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
-    # A thread of its own: those that asyncio shares may all be waiting for what this one is to do.
+    # A new thread: all threads of asyncio's shared pool may be waiting for this call.
     executor = ThreadPoolExecutor(1)
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, function)

@@ -233,7 +233,7 @@ def test_an_actor_is_found_by_its_name() -> None:
 
 def test_a_name_is_used_once_and_free_after_death() -> None:
     cell = Cell.options(name="unique").remote(1)
-    with pytest.raises(ValueError, match=r"an actor named 'unique' lives already: outplay\.get_actor"):
+    with pytest.raises(ValueError, match=r"an actor named 'unique' exists already: outplay\.get_actor"):
         Cell.options(name="unique").remote(2)
     assert outplay.get(outplay.get_actor("unique").read.remote(), timeout=LIMIT_S) == 1
     outplay.kill(cell)
@@ -271,9 +271,9 @@ def test_an_unknown_name_gets_the_nearest() -> None:
         outplay.get_actor("repla")
     with pytest.raises(TypeError, match="takes an actor's name, not int"):
         outplay.get_actor(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="option name must be a string that is not empty"):
+    with pytest.raises(ValueError, match="option name must be a non-empty string"):
         Cell.options(name="")
-    with pytest.raises(ValueError, match="option max_concurrency must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="option max_concurrency must be an integer of at least 1"):
         Cell.options(max_concurrency=0)
     del cell
 

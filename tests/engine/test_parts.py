@@ -151,7 +151,7 @@ def test_fractions_of_a_gpu_share_one() -> None:
     assert whole is not None
     assert half.gpus.keys() == other_half.gpus.keys() != whole.gpus.keys()
     assert slots.take(0, 0.25) is None
-    with pytest.raises(ValueError, match="whole number"):
+    with pytest.raises(ValueError, match="an integer"):
         slots.check("it", 0, 1.5)
 
 

@@ -97,7 +97,7 @@ def test_without_ray_one_sentence_says_what_to_install(run_script: Callable[...,
 
 def test_an_address_where_nothing_answers_is_one_sentence(run_script: Callable[..., Any]) -> None:
     result = run_script("import outplay\noutplay.init('ray', address='127.0.0.1:1')")
-    assert "cannot join the Ray cluster at address='127.0.0.1:1': nothing answers there" in result.stderr
+    assert "cannot join the Ray cluster at address='127.0.0.1:1': no connection" in result.stderr
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(run_script: Callable[..., Any]) -> None:

@@ -1,10 +1,10 @@
-"""The Ray engine: a thin translation to a Ray cluster. The only folder that imports Ray.
+"""The Ray engine: a thin layer over Ray. The only package that imports Ray.
 
-engine.py     tasks, actors and objects, as the caller sees them
-hosting.py    what runs in Ray's workers
-actors.py     what Ray knows of an actor, and how actors are ended
-translate.py  Ray's errors become ours
-start.py      joins a cluster, or starts a Ray of our own
+engine.py     the caller's side: tasks, actors and objects
+hosting.py    the worker's side: runs tasks, hosts actors
+actors.py     the state of actors, and how they are ended
+translate.py  converts Ray's errors to Outplay's
+start.py      joins a cluster, or starts a local Ray
 """
 
 from outplay.errors import EngineError

@@ -1,4 +1,4 @@
-"""What Ray knows of an actor, and how actors are ended."""
+"""The state of actors, and how they are ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outplay.engine.endings import CLOSE_S
 
 
 def wait_until_dead(handle: Any) -> None:
-    """Ray returns before an actor that it ends is dead; another call could still reach it."""
+    """Wait until an actor is dead. `ray.kill` returns earlier, and another call could still reach the actor."""
     with suppress(ray.exceptions.RayError):
         while True:
             ray.get(handle.__ray_ready__.remote(), timeout=60)
@@ -24,16 +24,16 @@ def wait_until_dead(handle: Any) -> None:
 
 
 def end_actors(handles: list[Any]) -> None:
-    """Ray kills actors when the program ends; these are asked to end first, and given some time for it."""
+    """Let actors close before Ray kills them at the end of the program. They get CLOSE_S seconds."""
     deadline = time.monotonic() + CLOSE_S
     by_ref = {handle.end.remote(): handle for handle in handles if not is_dead(handle)}
     ready, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=CLOSE_S) if by_ref else ([], [])
-    here, processes = ray.get_runtime_context().get_node_id(), []
+    this_node, processes = ray.get_runtime_context().get_node_id(), []
     for ref in ready:
-        with suppress(ray.exceptions.RayError):  # it is dead already
+        with suppress(ray.exceptions.RayError):  # the actor is dead already
             node, process = ray.get(ref)
             by_ref[ref].__ray_terminate__.remote()
-            if node == here:  # its atexit handlers run until the process is gone
+            if node == this_node:  # wait for the process: it runs atexit handlers
                 processes.append(process)
     while any(_exists(process) for process in processes) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -48,7 +48,7 @@ def _exists(process: int) -> bool:
 
 
 def is_dead(handle: Any) -> bool:
-    """Whether Ray knows that an actor has died, or its constructor has failed."""
+    """Whether an actor has died, or its constructor has failed."""
     return state(handle) == "DEAD" or kv._internal_kv_exists(key("failed", handle._actor_id.hex()))
 
 
@@ -58,5 +58,5 @@ def state(handle: Any) -> str | None:
 
 
 def key(kind: str, actor: str) -> str:
-    """Where Ray keeps what others must know of an actor: the class of a named one, that its constructor failed."""
+    """A key of Ray's key-value store. `kind`: "class" (of a named actor), "failed" (its constructor failed)."""
     return f"outplay:{kind}:{actor}"

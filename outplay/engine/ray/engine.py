@@ -1,4 +1,4 @@
-"""Tasks are Ray tasks, actors are Ray actors, objects are Ray objects."""
+"""The Ray engine: tasks are Ray tasks, actors are Ray actors, objects are Ray objects."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from outplay.engine.base import Callee, Method, Ref, force_refused, name_taken, 
 from outplay.engine.definitions import definitions
 from outplay.engine.options import Options, Reservation, check_fits
 from outplay.engine.ray.actors import end_actors, is_dead, key, state, wait_until_dead
-from outplay.engine.ray.hosting import Host, Known, run_task, tell_serializers
-from outplay.engine.ray.translate import RepeatError, bounded, translated
+from outplay.engine.ray.hosting import ExportedDefinitions, Host, register_serializers, run_task
+from outplay.engine.ray.translate import RetryError, ray_timeout, translated
 from outplay.engine.serialize import Exported
 from outplay.engine.slots import thread_caps
 from outplay.engine.typed import TypedSignature
 from outplay.errors import EngineError, GetTimeoutError, OutplayError
 
-_CLASS_S = 10.0  # until the class of a named actor that was just started is known
-_SETTLE_S = 0.1  # until Ray has taken note of a call, or of an actor that has started
-_START_S = 60.0  # until an actor has
+_CLASS_S = 10.0  # timeout: until the class of a new named actor is known
+_SETTLE_S = 0.1  # until Ray has registered a call, or the start of an actor
+_START_S = 60.0  # timeout: until an actor has started
 
 
 class RayRef(Ref):
@@ -37,7 +37,9 @@ class RayRef(Ref):
     def __init__(self, object_ref: Any, known_type: Any, actor: Any = None) -> None:
         self._object_ref = object_ref
         self._type = known_type
-        self._actor = actor  # Ray's handle, if this is the result of a call of it, made here
+        self._actor = (
+            actor  # Ray's handle of the actor, if this is the result of one of its calls, made in this process
+        )
 
     @property
     def id(self) -> Any:
@@ -48,7 +50,7 @@ class RayRef(Ref):
 
 
 class RayToken:
-    """What a handle holds: Ray's own handle of the actor."""
+    """Wraps Ray's handle of an actor. Part of every handle."""
 
     __slots__ = ("handle",)
 
@@ -71,28 +73,28 @@ class RayEngine:
     name = "ray"
 
     def __init__(self, connected: bool, fixed_resources: bool, runtime_env: dict[str, Any] | None = None) -> None:
-        self._connected = connected  # by us: then it is ours to disconnect
-        self._fixed_resources = fixed_resources  # no node will ever join: what does not fit now never will
-        self._runtime_env = runtime_env  # for each call, where the connection was made without ours
+        self._connected = connected  # whether Outplay has connected to Ray, and must disconnect
+        self._fixed_resources = fixed_resources  # no nodes can join: requests that are too large now will stay so
+        self._runtime_env = runtime_env  # for each call, if the user's program has connected to Ray
         self._actors: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_reservation: dict[Any, weakref.WeakSet[Any]] = {}
-        self._for_restarts: list[list[Any]] = []  # what classes captured: Ray lets go of it after the first start
-        self._released: set[Any] = set()  # Ray itself would wait forever for room in these
-        self._sent_at = 0.0  # when the last call was
-        self._started: weakref.WeakSet[Any] = weakref.WeakSet()  # actors that are known to have
+        self._for_restarts: list[list[Any]] = []  # captured objects of classes: Ray releases them after the first start
+        self._released: set[Any] = set()  # Ray itself would wait forever for slots in these
+        self._sent_at = 0.0  # the time of the last call
+        self._started: weakref.WeakSet[Any] = weakref.WeakSet()  # actors that are known to have started
 
     def put(self, value: Any) -> Ref:
-        tell_serializers()
+        register_serializers()
         return RayRef(self._sent("the object given to put()", (value,), {}, lambda: ray.put(value)), type(value))
 
     def get(self, refs: list[Ref], timeout: float | None) -> list[Any]:
         with translated(f"not all of {len(refs)} objects were ready in {timeout} s"):
-            values: list[Any] = ray.get([_object_ref(ref) for ref in refs], timeout=bounded(timeout))
+            values: list[Any] = ray.get([_object_ref(ref) for ref in refs], timeout=ray_timeout(timeout))
             return values
 
     def wait(self, refs: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         by_object = {_object_ref(ref): ref for ref in refs}
-        ready, _ = ray.wait(list(by_object), num_returns=num_returns, timeout=bounded(timeout))
+        ready, _ = ray.wait(list(by_object), num_returns=num_returns, timeout=ray_timeout(timeout))
         chosen = set(ready)
         return (
             [ref for found, ref in by_object.items() if found in chosen],
@@ -100,11 +102,11 @@ class RayEngine:
         )
 
     def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
-        how = self._how(callee.name, options, default_cpus=1)
+        ray_options = self._ray_options(callee.name, options, default_cpus=1)
         count, known, captured = options.num_returns, self._known_definitions(), _export(callee).captured
         retry_on = packed_types(options.retry_on)
-        how["retry_exceptions"] = [RepeatError] if retry_on else False
-        task = self._task(callee).options(max_retries=options.max_retries, num_returns=count, **how)
+        ray_options["retry_exceptions"] = [RetryError] if retry_on else False
+        task = self._task(callee).options(max_retries=options.max_retries, num_returns=count, **ray_options)
         sent = self._sent(
             callee.name,
             args,
@@ -114,10 +116,10 @@ class RayEngine:
         return _refs(sent, callee.signature, count)
 
     def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> RayToken:
-        how = self._how(callee.name, options, default_cpus=0) | {"name": options.name}
+        ray_options = self._ray_options(callee.name, options, default_cpus=0) | {"name": options.name}
         if options.max_concurrency > 1:
-            how["max_concurrency"] = options.max_concurrency
-        host = self._host(callee).options(max_restarts=options.max_restarts, **how)
+            ray_options["max_concurrency"] = options.max_concurrency
+        host = self._host(callee).options(max_restarts=options.max_restarts, **ray_options)
         exported, known = _export(callee), self._known_definitions()
 
         def send() -> Any:
@@ -154,7 +156,7 @@ class RayEngine:
 
     @staticmethod
     def _free_name(name: str) -> bool:
-        """To Ray, a handle of a dead actor keeps its name in use, until it is killed too. False if it lives."""
+        """Free the name of a dead actor: Ray keeps it in use while handles exist. Returns False if the actor lives."""
         with suppress(ValueError):
             handle = ray.get_actor(name)
             if not is_dead(handle):
@@ -178,21 +180,23 @@ class RayEngine:
 
     def cancel(self, ref: Ref, force: bool) -> None:
         object_ref = _object_ref(ref)
-        # Ray aborts this process if a task is cancelled before Ray has begun to wait for its arguments (#55131).
+        # Ray aborts this process if a task is cancelled before Ray waits for its arguments (Ray issue #55131).
         time.sleep(max(0.0, self._sent_at + _SETTLE_S - time.monotonic()))
         if isinstance(ref, RayRef) and ref._actor is not None:
             self._wait_until_started(ref._actor)
         try:
             ray.cancel(object_ref, force=force)
         except ValueError:
-            raise force_refused("what is to be cancelled") from None
+            raise force_refused("the call") from None
 
     def _wait_until_started(self, handle: Any) -> None:
-        """An actor that starts would wait in vain for a call that was cancelled before, and run no later one."""
+        """Wait until an actor has started. If a call is cancelled before, Ray's actor runs no later calls."""
         deadline = time.monotonic() + _START_S
         while handle not in self._started and state(handle) not in ("ALIVE", "DEAD"):
             if time.monotonic() > deadline:
-                raise EngineError(f"on Ray, no call of an actor can be cancelled before it runs; waited {_START_S:g} s")
+                raise EngineError(
+                    f"on Ray, calls of an actor cannot be cancelled before it has started; it did not in {_START_S:g} s"
+                )
             time.sleep(0.01)
         if handle not in self._started:
             time.sleep(_SETTLE_S)
@@ -246,33 +250,41 @@ class RayEngine:
             ray.kill(handle)
 
     def is_inside_call(self) -> bool:
-        return False  # a worker is known as one, see api.attach
+        return False  # api.attach marks workers
 
-    def _how(self, name: str, options: Options, default_cpus: float) -> dict[str, Any]:
+    def _ray_options(self, name: str, options: Options, default_cpus: float) -> dict[str, Any]:
         cpus, gpus = options.cpus(default_cpus), options.num_gpus
-        how: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus}
+        ray_options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus}
         if options.reservation is not None:
             if options.reservation.id.id in self._released:
                 raise ValueError("the reservation has already been released")
             check_fits(name, cpus, gpus, list(options.reservation.bundles), "its reservation")
-            how["scheduling_strategy"] = PlacementGroupSchedulingStrategy(options.reservation.id)
+            ray_options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(options.reservation.id)
         elif self._fixed_resources and (cpus > 1 or gpus > 0):
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             check_fits(name, cpus, gpus, [(n.get("CPU", 0.0), n.get("GPU", 0.0)) for n in nodes], "this machine")
         if cpus > 1:
-            how["runtime_env"] = {"env_vars": thread_caps(int(cpus))}
+            ray_options["runtime_env"] = {"env_vars": thread_caps(int(cpus))}
         elif self._runtime_env is not None:
-            how["runtime_env"] = self._runtime_env
-        return how
+            ray_options["runtime_env"] = self._runtime_env
+        return ray_options
 
     def _task(self, callee: Callee) -> Any:
         if "ray task" not in callee.exports:
             name, data, _ = _export(callee)
 
-            def task(known: Known, held: list[Any], count: int, retry_on: bytes, /, *args: Any, **kwargs: Any) -> Any:
-                return run_task(Exported(name, data, held), known, count, retry_on, args, kwargs)
+            def task(
+                known: ExportedDefinitions,
+                captured: list[Any],
+                count: int,
+                retry_on: bytes,
+                /,
+                *args: Any,
+                **kwargs: Any,
+            ) -> Any:
+                return run_task(Exported(name, data, captured), known, count, retry_on, args, kwargs)
 
-            task.__name__ = task.__qualname__ = callee.name  # what Ray's own tools show
+            task.__name__ = task.__qualname__ = callee.name  # shown by Ray's tools
             callee.exports["ray task"] = ray.remote(task)
         return callee.exports["ray task"]
 
@@ -281,13 +293,13 @@ class RayEngine:
             callee.exports["ray host"] = ray.remote(type(callee.name, (Host,), {}))
         return callee.exports["ray host"]
 
-    def _known_definitions(self) -> Known:
+    def _known_definitions(self) -> ExportedDefinitions:
         exported = definitions.export()
-        tell_serializers()
+        register_serializers()
         return exported
 
     def _sent(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
-        """Send, and name what cannot be serialised."""
+        """Call `send`. The error message names an argument that cannot be serialised."""
         try:
             with translated(""):
                 self._sent_at = time.monotonic()
@@ -295,7 +307,7 @@ class RayEngine:
         except OutplayError:
             raise
         except Exception:
-            # If it is an argument that cannot be pickled, this raises too, and names it.
+            # If an argument cannot be pickled, this raises an error that names it.
             serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
             raise
 
@@ -331,5 +343,5 @@ def _resources(cpus: float, gpus: float) -> dict[str, float]:
 
 
 def _cpus_and_gpus(resources: dict[str, float]) -> dict[str, float]:
-    """Ray leaves out what there is none of."""
+    """CPUs and GPUs. Ray leaves out resources of which there are none."""
     return {name: float(resources.get(name, 0.0)) for name in ("CPU", "GPU")}

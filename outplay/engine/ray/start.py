@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting a Ray of our own."""
+"""Joins a Ray cluster, or starts a local Ray."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from outplay.errors import EngineError
 
 
 def start_ray_engine(num_cpus: int | None, address: str | None, object_store_bytes: int | None) -> RayEngine:
-    """Join a cluster, or start a Ray of our own on this machine."""
+    """Join a cluster, or start Ray on this machine."""
     if ray.is_initialized():
-        # The program made its own connection: use it, and leave it alone at the end.
+        # The user's program has connected to Ray: use this connection, and do not close it.
         return RayEngine(connected=False, fixed_resources=False, runtime_env={"env_vars": thread_caps(1)})
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address in (None, "local"):
         _start_ray(num_cpus, object_store_bytes)
         return RayEngine(connected=True, fixed_resources=True)
     if num_cpus is not None or object_store_bytes is not None:
-        raise ValueError(f"num_cpus and object_store_bytes are the cluster's to decide at address={address!r}")
+        raise ValueError(f"num_cpus and object_store_bytes cannot be set for a running cluster (address={address!r})")
     check_reachable(address)
     try:
         ray.init(address=address, runtime_env=cluster_runtime_env(), log_to_driver=True, logging_level="warning")
@@ -37,7 +37,7 @@ def start_ray_engine(num_cpus: int | None, address: str | None, object_store_byt
 
 
 def _start_ray(num_cpus: int | None, object_store_bytes: int | None) -> None:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves this machine unasked
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     with _on_loopback():
         ray.init(
@@ -53,10 +53,10 @@ def _start_ray(num_cpus: int | None, object_store_bytes: int | None) -> None:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Ray listens on all of the machine's addresses, even when told 127.0.0.1, unless its clusters are switched off.
+    """Make Ray listen on 127.0.0.1 only. Otherwise it listens on all addresses, even with _node_ip_address set.
 
-    The switch is meant for macOS and Windows, where that is the default, and works on Linux too. Its processes read
-    it from their environment, this one has read it when Ray was imported.
+    This disables clusters, with a variable that is meant for macOS and Windows but works on Linux too. Ray's processes
+    read it from their environment. This process has read it when Ray was imported, so the constant is set too.
     """
     variable, constants = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", ray._private.ray_constants
     before = os.environ.get(variable), constants.ENABLE_RAY_CLUSTER

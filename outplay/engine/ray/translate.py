@@ -1,4 +1,4 @@
-"""Ray's errors become ours."""
+"""Converts Ray's errors to Outplay's."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from outplay.errors import (
 )
 
 
-class RepeatError(Exception):
-    """A task raised what it is to be repeated for; what it raised is inside."""
+class RetryError(Exception):
+    """A task raised an exception after which it is retried. `original` is that exception."""
 
     def __init__(self, original: OutplayError) -> None:
         super().__init__(original)
@@ -29,7 +29,7 @@ class RepeatError(Exception):
 
 
 class translated:  # noqa: N801 - used like a function, in a with statement
-    """Ray's errors become ours."""
+    """Context manager: Ray's errors are raised as Outplay's."""
 
     def __init__(self, timeout_message: str) -> None:
         self._timeout_message = timeout_message
@@ -38,15 +38,15 @@ class translated:  # noqa: N801 - used like a function, in a with statement
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         if isinstance(error, ray.exceptions.RayError):
-            translation = ours(error, self._timeout_message)
+            translation = to_outplay_error(error, self._timeout_message)
             raise translation from translation.__cause__
 
 
-def ours(error: Any, timeout_message: str) -> OutplayError:
+def to_outplay_error(error: Any, timeout_message: str) -> OutplayError:
     cause: Any = error
     while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None and cause.cause is not cause:
         cause = cause.cause
-    if isinstance(cause, RepeatError):
+    if isinstance(cause, RetryError):
         return cause.original
     if isinstance(cause, OutplayError):
         return cause
@@ -65,19 +65,19 @@ def ours(error: Any, timeout_message: str) -> OutplayError:
         case ray.exceptions.ObjectLostError():
             return ObjectLostError(str(error))
         case ray.exceptions.RayTaskError():
-            # Our wrapper turns what the user's code raises into TaskError: what is left is Ray's own, on the way out.
-            return SerializationError(f"the result of {_task_name(error)} cannot travel between processes: {cause}")
+            # `invoke` converts all exceptions of user code. What remains are Ray's errors when it pickles the result.
+            return SerializationError(f"the result of {_task_name(error)} cannot be sent between processes: {cause}")
     if isinstance(error, gone):
         return WorkerDiedError(str(error))
     return EngineError(f"Ray failed: {error}")
 
 
-def bounded(timeout: float | None) -> float | None:
-    """Ray counts milliseconds in 32 bits; who waits for weeks does not mind waiting for ever."""
+def ray_timeout(timeout: float | None) -> float | None:
+    """A timeout for Ray. Ray counts milliseconds in 32 bits, so timeouts of more than 11 days become infinite."""
     return None if timeout is None or timeout > 1e6 else timeout
 
 
 def _task_name(error: Any) -> str:
-    """Ray keeps the name only in the text of the error: "ray::name() (pid=…)"."""
+    """The name of a task, from the message of its error: "ray::name() (pid=…)"."""
     found = re.search(r"ray::(\S+)\(\)", str(error))
     return found[1] if found else "the task"

@@ -193,5 +193,5 @@ class ObjectConformance:
         assert copy.deepcopy([ref])[0] is ref
         assert {ref: 1}[ref] == 1
         if engine != "ray":
-            with pytest.raises(outplay.SerializationError, match="only travels inside"):
+            with pytest.raises(outplay.SerializationError, match="only be pickled inside"):
                 pickle.dumps(ref)

@@ -220,7 +220,7 @@ class TaskConformance:
     def test_unknown_options_name_the_nearest(self) -> None:
         with pytest.raises(TypeError, match=r"no option 'num_cpu'. Did you mean 'num_cpus'\?"):
             add.options(num_cpu=1)
-        with pytest.raises(ValueError, match="num_returns must be a whole number"):
+        with pytest.raises(ValueError, match="num_returns must be an integer"):
             add.options(num_returns=0)
         with pytest.raises(TypeError, match="no option 'max_restarts'"):
             outplay.remote(max_restarts=1)(lambda: None)
