@@ -177,14 +177,14 @@ def test_what_a_dead_worker_had_reserved_or_started_is_given_back(seed: int, cpu
             simulation.kill(simulation.processes[owner], by_hand=True)
         outplay.wait(refs, num_returns=3)
         check_all_slots_are_free(simulation, cpus)
-        assert (staff._reserved_by, staff.slots.reservations) == ({}, {})
-        assert not [actor for actor in staff._actors.values() if actor.death is None]
+        assert (staff.reservations.owners, staff.slots.reservations) == ({}, {})
+        assert not [actor for actor in staff.actors.records.values() if actor.death is None]
 
 
 def first_owner(staff: Staff) -> int | None:
     """A worker that has reserved something, or started an actor."""
-    callers = [actor.work.caller for actor in staff._actors.values() if actor.work is not None]
-    return next((index for index in (*staff._reserved_by.values(), *callers) if index in staff.workers), None)
+    callers = [actor.work.caller for actor in staff.actors.records.values() if actor.work is not None]
+    return next((index for index in (*staff.reservations.owners.values(), *callers) if index in staff.workers), None)
 
 
 @dataclass(eq=False)
@@ -217,9 +217,9 @@ def check_consistency(staff: Staff) -> None:
         assert pool.used == len(mine)
         assert pool.free_cpus + sum(lease.cpus for lease in mine if not lease.paused) == pytest.approx(pool.cpus)
         assert {id(lease) for lease in pool.paused} == {id(lease) for lease in mine if lease.paused}
-    queued = [work for line in staff._backlog._lines.values() for work in line]
+    queued = [work for line in staff._backlog._queues.values() for work in line]
     running = [worker.work for worker in workers if worker.work is not None]
-    places = [id(work) for work in (*queued, *running, *staff._verdicts.values())]
+    places = [id(work) for work in (*queued, *running, *staff._undecided.values())]
     assert len(places) == len(set(places)), "one piece of work is in two places"
     assert not [work.name for work in queued if work.cancelled], "cancelled work is queued"
     assert not [work.name for work in queued if work.missing], "work is queued without its arguments"
@@ -412,7 +412,12 @@ class Staffing(RuleBasedStateMachine):
 
     def check_nothing_is_left(self) -> None:
         staff = self.simulation.hub.staff
-        assert (staff._verdicts, staff._actors, staff._reserved_by, list(staff._reservations)) == ({}, {}, {}, [])
+        assert (staff._undecided, staff.actors.records, staff.reservations.owners, list(staff.reservations.queue)) == (
+            {},
+            {},
+            {},
+            [],
+        )
         for _ in range(3):  # surplus workers stay for a second
             self.simulation.now += 10
             self.simulation._look()
