@@ -200,7 +200,7 @@ def test_an_installed_package_adds_names() -> None:
             "loaded: ModuleNotFoundError: No module named 'a_module_nobody_has'; update or uninstall 'stranger'",
         ),
         ("Missing", "cannot be loaded: AttributeError: module 'stranger_algorithms' has no attribute 'Missing'"),
-        ("Corridor", "which is no subclass of outplay.Algorithm"),
+        ("Corridor", "which is not a subclass of outplay.Algorithm"),
         ("Alias", "the algorithm 'Alias' is the class 'SlowA2C'; register it by its own name"),
         (
             "Twice",

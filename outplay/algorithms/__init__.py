@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """An algorithm by its name: one that ships, or one that an installed package adds."""
+    """The class of a built-in algorithm, or of one that an installed package registers."""
     from outplay.algorithms.algorithm import Algorithm
 
     name = _registered(str(name))
     found = registry.algorithms.load(name)
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise ConfigError(f"the algorithm {name!r} is {found!r}, which is no subclass of outplay.Algorithm")
+        raise ConfigError(f"the algorithm {name!r} is {found!r}, which is not a subclass of outplay.Algorithm")
     if found.__name__ != name:  # runs and checkpoints record the name of the class
         raise ConfigError(f"the algorithm {name!r} is the class {found.__name__!r}; register it by its own name")
     return found

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("outplay")
 
-_UPDATES_AT_A_TIME = 8  # asynchronous: updates before new Fragments are looked for
+_UPDATES_PER_POLL = 8  # asynchronous: updates between two checks for new Fragments
 
 
 def synchronous(algorithm: Algorithm) -> dict[str, float]:
-    """Collect a Batch with the present policy, learn from it. Returns the learner's metrics."""
+    """Collect a Batch with the current policy and learn from it. Returns the learner's metrics."""
     with algorithm.timers("collect"):
         fragments = collect(algorithm)
     with algorithm.timers("join"):
@@ -33,12 +33,12 @@ def synchronous(algorithm: Algorithm) -> dict[str, float]:
 
 
 def asynchronous(algorithm: Algorithm) -> dict[str, float]:
-    """Take Fragments as they arrive and learn as much as is due, until there are enough steps."""
+    """Accept Fragments as they arrive and make due updates, until `least_steps` are collected. Returns metrics."""
     config, learner, collector = algorithm.config, algorithm.learner, algorithm.collector
     assert isinstance(collector, AsyncCollector)
     assert isinstance(config, AsyncConfig)
-    enough = algorithm.timesteps + config.least_steps
-    while algorithm.timesteps < enough:
+    target = algorithm.timesteps + config.least_steps
+    while algorithm.timesteps < target:
         if collector.is_stale(learner.updates, algorithm.timesteps, config.weights_interval, config.least_steps):
             collector.publish(algorithm.snapshot(), learner.updates, algorithm.timesteps)
         is_behind = learner.due >= config.most_updates_behind
@@ -47,12 +47,12 @@ def asynchronous(algorithm: Algorithm) -> dict[str, float]:
         with algorithm.timers("take"):
             _take(algorithm, collector, fragments)
         with algorithm.timers("learn"), algorithm.learner_threads():
-            learner.learn(min(learner.due, _UPDATES_AT_A_TIME))
+            learner.learn(min(learner.due, _UPDATES_PER_POLL))
     return {**learner.metrics(), **collector.lag_metrics()}
 
 
 def drain(algorithm: Algorithm, collector: AsyncCollector) -> None:
-    """Finish all that is under way: take every requested Fragment, make every update that is due."""
+    """Accept all pending Fragments and make all due updates."""
     _take(algorithm, collector, collector.drain())
     with algorithm.learner_threads():
         algorithm.learner.learn(algorithm.learner.due)
@@ -70,7 +70,7 @@ def _take(algorithm: Algorithm, collector: AsyncCollector, fragments: list[Fragm
 
 
 def collect(algorithm: Algorithm, at_random: bool = False) -> list[Fragment]:
-    """The Fragments of one iteration, all from the present policy, or from random actions."""
+    """Collect the Fragments of one iteration, all with the current policy, or with random actions."""
     weights = algorithm.snapshot(at_random)
     fragments: list[Fragment] = []
     steps = 0
@@ -80,16 +80,16 @@ def collect(algorithm: Algorithm, at_random: bool = False) -> list[Fragment]:
         fragments += collected
         steps += sum(fragment.steps for fragment in collected)
         for stage in ("act", "step"):
-            # Workers run in parallel: the iteration waits for the mean of their times.
+            # Workers run in parallel: their mean is the time that the iteration waits.
             spent = sum(fragment.seconds[stage] for fragment in collected)
             algorithm.timers.add(f"collect/{stage}", spent / max(1, algorithm.collector.num_workers))
     return fragments
 
 
 def fit_normalisers(algorithm: Algorithm) -> None:
-    """Before the first iteration, which is to act and learn with them: to a batch of random actions.
+    """Fit the normalisers to a batch of random actions, before the first iteration uses them.
 
-    That batch is not learned from and not counted; its episodes continue in the first iteration.
+    The batch is neither learned from nor counted. Its episodes continue in the first iteration.
     """
     with algorithm.timers("collect"):
         batch = join(collect(algorithm, at_random=True))
@@ -98,11 +98,11 @@ def fit_normalisers(algorithm: Algorithm) -> None:
 
 
 def check_rebuilt(algorithm: Algorithm, fragments: list[Fragment]) -> None:
-    """Say if environments could not be restored after a worker was replaced, or a run resumed."""
+    """Warn if environments could not be rebuilt exactly, after a worker crash or a resume."""
     wrong = sum(fragment.wrongly_rebuilt for fragment in fragments)
     if wrong:
-        algorithm.inexact = "environments could not be rebuilt as they were"
+        algorithm.inexact = "environments could not be rebuilt exactly"
         log.warning(
-            "%d environments could not be rebuilt as they were: an episode did not repeat itself, or was too long; "
-            "the run goes on, but not exactly as it would have", wrong,
+            "%d environments could not be rebuilt exactly: an episode was not deterministic, or too long; the run "
+            "continues, but its result is not exactly reproducible", wrong,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Settings that depend on the environment and the machine: what `auto` means, resolved once per run."""
+"""Resolution of `auto` settings, which depend on the environment and the machine; once per run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ log = logging.getLogger("outplay")
 
 C = TypeVar("C", bound=AlgorithmConfig)
 
-_SLOW_STEP_S = 100e-6  # an environment whose step takes longer is better stepped in several processes
+_SLOW_STEP_S = 100e-6  # worker processes pay off for environments with slower steps
 
 
 def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C:
-    """`config` with numbers in place of `auto`, as far as the result depends on them. They are kept on resume."""
+    """Resolve `auto` settings that are part of the result. A resumed run keeps the resolved values."""
     if config.num_gpus and not torch.cuda.is_available():
         raise ConfigError("num_gpus is 1, but torch finds no GPU; set num_gpus: 0")
     if config.fire_on_reset and not env.is_atari:
-        raise ConfigError("fire_on_reset is for ALE/… games with atari_preprocessing, and this is none of them")
+        raise ConfigError("fire_on_reset is only for ALE/… games with atari_preprocessing")
     config = _with_groups(config, resuming)
     has_images = any(leaf.is_image for leaf in probe.leaves)
     workers = num_workers(config, probe)
@@ -41,9 +41,9 @@ def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C
 
 
 def _with_groups(config: C, resuming: bool) -> C:
-    """Every worker needs an EnvGroup: more workers mean more EnvGroups, and unless num_envs is given more environments.
+    """Resolve the number of EnvGroups and environments. Each worker needs at least one EnvGroup.
 
-    A resumed run keeps its EnvGroups, since its result depends on them.
+    A resumed run keeps its EnvGroups, since they are part of the result.
     """
     workers = 0 if config.num_workers == "auto" else int(config.num_workers)
     envs, groups = config.total_envs, config.num_groups
@@ -63,11 +63,11 @@ def _with_groups(config: C, resuming: bool) -> C:
 
 
 def num_workers(config: AlgorithmConfig, probe: Probe) -> int:
-    """How many worker processes there are; `auto` uses some where an environment is slow, or `async` needs them."""
+    """The number of worker processes. `auto`: one per core for slow environments and for `async`, otherwise 0."""
     if config.num_workers != "auto":
         return int(config.num_workers)
     cpus = count_cpus()
     if config.is_async:
         return min(cpus, config.num_groups)
-    pays = not probe.is_native and probe.pace_seconds > _SLOW_STEP_S
-    return min(cpus, config.num_groups) if pays and cpus > 1 else 0
+    is_slow = not probe.is_native and probe.pace_seconds > _SLOW_STEP_S
+    return min(cpus, config.num_groups) if is_slow and cpus > 1 else 0

@@ -164,7 +164,7 @@ def test_an_evaluation_of_an_atari_game_is_bounded() -> None:
         figures = trainer.evaluate()
         assert figures["timesteps"] < 1000
         assert "episodes_truncated" not in figures
-    with pytest.raises(ConfigError, match=r"fire_on_reset is for ALE/… games with atari_preprocessing"):
+    with pytest.raises(ConfigError, match=r"fire_on_reset is only for ALE/… games with atari_preprocessing"):
         PPO(env="CartPole-v1", config={"fire_on_reset": True})
 
 

@@ -237,7 +237,7 @@ def test_what_was_rebuilt_wrongly_is_told(tmp_path: Path, caplog: pytest.LogCapt
     with PPO(env=Leaky, config=config) as again:
         again.restore(path)
         again.train()
-    assert "could not be rebuilt as they were" in caplog.text
+    assert "could not be rebuilt exactly" in caplog.text
     assert again.inexact
 
 
@@ -279,9 +279,9 @@ def test_what_does_not_repeat_itself_goes_on_all_the_same(tmp_path: Path, caplog
         with PPO(env=Impatient, config=SMALL) as again:
             again.restore(path)
             assert again.train()["training_iteration"] == 4
-        if "could not be rebuilt as they were" in caplog.text:
+        if "could not be rebuilt exactly" in caplog.text:
             break
-    assert "could not be rebuilt as they were" in caplog.text
+    assert "could not be rebuilt exactly" in caplog.text
 
 
 def test_an_episode_that_is_too_long_begins_anew(
@@ -297,7 +297,7 @@ def test_an_episode_that_is_too_long_begins_anew(
         again.restore(path)
         assert "an episode is too long" in caplog.text
         assert again.train()["training_iteration"] == 3
-        assert "could not be rebuilt as they were" in caplog.text
+        assert "could not be rebuilt exactly" in caplog.text
 
 
 def test_settings_of_the_environments_may_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
