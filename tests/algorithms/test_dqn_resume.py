@@ -62,7 +62,7 @@ def test_a_replay_of_another_shape_begins_anew(tmp_path: Path, caplog: pytest.Lo
         updates = learner_of(first).updates
     with trainer(probes.Walk, **{**PROMISED, "num_envs": 6}) as second:
         second.restore(path)
-        assert "begin anew" in caplog.text
+        assert "start new episodes" in caplog.text
         assert learner_of(second).replay.steps == 0
         assert second.train()["learner"]["updates"] == updates  # not before there is enough again
     with trainer(probes.Walk, **{**PROMISED, "buffer_size": 80}) as third:  # a smaller one keeps what is newest
@@ -101,7 +101,7 @@ def test_another_seed_goes_on_without_joining_episodes(tmp_path: Path, caplog: p
         path = first.save(tmp_path)
     with trainer(probes.Walk, **PROMISED, seed=5) as second:
         second.restore(path)
-        assert "begin anew" in caplog.text
+        assert "start new episodes" in caplog.text
         second.train()
         replay = learner_of(second).replay
         assert isinstance(replay, Replay)
