@@ -188,7 +188,7 @@ def test_a_ref_of_an_engine_that_was_shut_down_starts_no_other(run_script: Calla
         "import outplay\nref = outplay.put(1)\noutplay.shutdown()\ntry:\n    outplay.get(ref)\n"
         "except outplay.EngineError as error:\n    print(error)\nprint(outplay.is_initialized())"
     )
-    assert "belong to one that was shut down" in result.stdout, result.stderr
+    assert "belong to an engine that was shut down" in result.stdout, result.stderr
     assert result.stdout.splitlines()[-1] == "False"
 
 

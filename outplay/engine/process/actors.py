@@ -1,4 +1,4 @@
-"""The hub's records of actors: in which process each one lives, whether it is dead, and who waits to be told."""
+"""The hub's records of actors: the process of each, its death, and unanswered requests for its location."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outplay.errors import ActorDiedError
 class Actors:
     """Answers where actors live, and records their deaths.
 
-    `dequeue` removes work from the backlog if it is there. `kill` kills the process of a worker.
+    `dequeue` removes work from the backlog if it is queued. `kill` kills the process of a worker.
     """
 
     def __init__(

@@ -296,7 +296,7 @@ class Staff:
         work = self._undecided.pop(number, None)
         if work is None:
             return
-        if retry and work.cancelled:  # meanwhile
+        if retry and work.cancelled:  # since the hub asked
             self._fail_work(work, _cancelled(work))
         elif retry:
             work.retries_left -= work.retries_left > 0
