@@ -126,6 +126,8 @@ def interrupts(rng: random.Random, seconds: float) -> Iterator[None]:
         gc.callbacks[:] = callbacks
 
 
+# Python itself discards a KeyboardInterrupt inside a finalizer, with a warning: the iteration then just goes on.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("process_engine")
 @pytest.mark.parametrize("case", ["PPO", "DQN", "in shards", pytest.param("in workers", marks=pytest.mark.slow)])
 def test_real_interrupts_change_nothing(case: str) -> None:

@@ -98,7 +98,7 @@ def test_only_trust_looks_into_folders_that_a_file_names(
     assert scene.imported() == []
     (sentence,) = capsys.readouterr().err.splitlines()
     assert "no module 'mymaze'" in sentence
-    assert "(with --trust, or trust=True, also in the folders that the run or checkpoint names)" in sentence
+    assert "(with --trust, or trust=True, also the folders that the run or checkpoint names)" in sentence
 
     assert scene.use(way, "--trust") == 0
     assert scene.imported() == ["hostile"]

@@ -152,7 +152,7 @@ class TaskConformance:
                 return str(error)
             return "ended"
 
-        assert "is for the program that started the engine" in outplay.get(meddle.remote())
+        assert "by the program that started the engine" in outplay.get(meddle.remote())
         assert outplay.get(add.remote(1)) == 11
 
     def test_an_interrupt_that_a_task_raises_itself_is_its_error(self, engine: str) -> None:
