@@ -1,10 +1,10 @@
-"""Spaces as lists of leaves: how nested observations and actions become plain arrays.
+"""Converts nested observations and actions to plain arrays, and back.
 
-Everywhere inside, an observation is a tuple of arrays, one for each leaf of the observation space, in the order of
-`leaves(space)`. A plain space has one leaf; Dict and Tuple have those of their parts. Text is left out.
+Observations: internally, an observation is a tuple of arrays, one per leaf of the observation space, in the order of
+`leaves(space)`. A plain space has one leaf. Dict and Tuple spaces have the leaves of their parts. Text is ignored.
 
-An action is one array. That of a Dict or Tuple space holds the numbers of all parts side by side, in the order of
-`action_parts(space)`, until an environment takes it: `nested_action`.
+Actions: internally, an action is one array. For a Dict or Tuple space it concatenates the numbers of all parts, in the
+order of `action_parts(space)`. `nested_action` converts it for the environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SMALLEST_IMAGE = 8
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of an observation: `path` leads to it from the whole."""
+    """One array of an observation. `path` holds the keys that lead to it: () for a plain space."""
 
     path: tuple[str | int, ...]
     space: spaces.Space[Any]
@@ -41,7 +41,7 @@ class Leaf:
 
     @property
     def is_image(self) -> bool:
-        """Images are bytes with height and width; what is small or a float is a vector."""
+        """Whether it is an image: uint8, with height and width of at least 8 pixels. Everything else is a vector."""
         return (
             isinstance(self.space, spaces.Box)
             and self.dtype == np.uint8
@@ -55,7 +55,7 @@ class Leaf:
 
 
 class LeftOut(spaces.Space[Any]):
-    """Stands for a part of an observation that is text: no network here reads it."""
+    """Placeholder for a text part of an observation, which the networks ignore."""
 
     def sample(self, mask: Any = None, probability: Any = None) -> None:  # noqa: ARG002
         return None
@@ -78,7 +78,7 @@ class LeftOut(spaces.Space[Any]):
 
 
 def without_text(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """The space with `LeftOut` in place of text, as MiniGrid's mission; itself if there is none."""
+    """The space with `LeftOut` in place of text parts, such as MiniGrid's mission. Unchanged if there is no text."""
     if not text_in(space):
         return space
     if isinstance(space, spaces.Dict):
@@ -89,21 +89,21 @@ def without_text(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
 
 def text_in(space: spaces.Space[Any], path: tuple[str | int, ...] = ()) -> list[str]:
-    """The names of the parts of an observation that are text."""
+    """The names of the text parts of an observation."""
     if isinstance(space, spaces.Dict):
         return [name for key in sorted(space.spaces) for name in text_in(space.spaces[key], (*path, key))]
     if isinstance(space, spaces.Tuple):
         return [name for i, part in enumerate(space.spaces) for name in text_in(part, (*path, i))]
-    # Packages have text spaces of their own: what they share is the dtype.
+    # Packages define their own text spaces. All have a string dtype.
     is_text = isinstance(space, LeftOut) or (space.dtype is not None and np.dtype(space.dtype).kind == "U")
     return [Leaf(path, space).name] if is_text else []
 
 
 def leaves(space: spaces.Space[Any]) -> tuple[Leaf, ...]:
-    """The leaves of an observation space, in a fixed order; names what is not supported."""
+    """The leaves of an observation space, in a fixed order. Raises EnvError if a part is not supported."""
     found = _leaves(space, ())
     if not found:
-        raise EnvError(f"the observation is nothing but text, which no network here reads: its space is {space}")
+        raise EnvError(f"the observation consists of text only, which networks cannot read: its space is {space}")
     return found
 
 
@@ -125,14 +125,14 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> tuple[Leaf
 
 
 def split(observation: Any, of: tuple[Leaf, ...]) -> Leaves:
-    """One observation, or a batch of them as Gymnasium's vectors make it, as leaves."""
+    """Split one observation, or a batch in the format of Gymnasium's vectors, into leaves."""
     return tuple(np.asarray(_follow(observation, leaf.path), dtype=leaf.dtype) for leaf in of)
 
 
 def write(
     observation: Any, of: tuple[Leaf, ...], into: Leaves, row: int, source: str = "the environment returned"
 ) -> None:
-    """Put one observation into row `row` of a batch; refuse what does not have the space's shape."""
+    """Write one observation to row `row` of a batch. Raises EnvError if its structure or shape is wrong."""
     if isinstance(observation, tuple) and len(observation) == 2 and observation[1] == {} and len(of) == 1:
         raise EnvError(f"{source} (observation, info) where the observation alone is needed")
     for leaf, array in zip(of, into, strict=True):
@@ -142,7 +142,7 @@ def write(
             if shape == leaf.shape:
                 array[row] = part
                 continue
-        except (TypeError, ValueError) as error:  # a text, None, a list of lists of different lengths
+        except (TypeError, ValueError) as error:  # a string, None, a ragged list
             raise EnvError(
                 f"{source} an {leaf.name} that is a {type(part).__name__} and does not fit its space {leaf.space}"
             ) from error
@@ -162,17 +162,17 @@ def _follow(observation: Any, path: tuple[str | int, ...], source: str = "the en
 
 
 def empty(of: tuple[Leaf, ...], *batch: int) -> Leaves:
-    """Arrays for a batch of observations."""
+    """Zero arrays for a batch of observations."""
     return tuple(np.zeros((*batch, *leaf.shape), leaf.dtype) for leaf in of)
 
 
-def problem_in(leaf: Leaf, values: np.ndarray) -> tuple[tuple[int, ...], str] | None:
-    """The first of a leaf's values that is not finite, or no choice of its space: where in `values`, what is wrong."""
+def invalid_value(leaf: Leaf, values: np.ndarray) -> tuple[tuple[int, ...], str] | None:
+    """(index, problem) of the first value that is not finite, or not in its discrete space. None if all are valid."""
     if np.issubdtype(leaf.dtype, np.floating):
         if not len(wrong := np.argwhere(~np.isfinite(values))):
             return None
         at = tuple(wrong[0].tolist())
-        return at, f"is {values[at]}; every number that it returns must be finite"
+        return at, f"is {values[at]}; all observations and rewards must be finite"
     if isinstance(leaf.space, (spaces.Discrete, spaces.MultiDiscrete)):
         low = leaf.space.start
         high = low + (leaf.space.n if isinstance(leaf.space, spaces.Discrete) else leaf.space.nvec)
@@ -183,8 +183,8 @@ def problem_in(leaf: Leaf, values: np.ndarray) -> tuple[tuple[int, ...], str] | 
     return None
 
 
-def outside_of_bounds(leaf: Leaf, values: np.ndarray) -> tuple[int, ...] | None:
-    """The index of the first number of one observation that lies outside of its Box; None if none does."""
+def out_of_bounds(leaf: Leaf, values: np.ndarray) -> tuple[int, ...] | None:
+    """The index of the first value of one observation outside the bounds of its Box. None if there is none."""
     if not isinstance(leaf.space, spaces.Box):
         return None
     wrong = np.argwhere((values < leaf.space.low) | (values > leaf.space.high))
@@ -192,7 +192,7 @@ def outside_of_bounds(leaf: Leaf, values: np.ndarray) -> tuple[int, ...] | None:
 
 
 def element(leaf: Leaf, index: tuple[int, ...]) -> str:
-    """The name of one number of a leaf.
+    """The name of one element of a leaf, for messages.
 
     >>> element(Leaf(("camera",), image), (3, 0))
     "observation['camera'][3, 0]"
@@ -201,11 +201,12 @@ def element(leaf: Leaf, index: tuple[int, ...]) -> str:
 
 
 def in_one_line(space: spaces.Space[Any]) -> str:
+    """The string of a space without line breaks."""
     return " ".join(str(space).split())
 
 
 def check_action_space(space: spaces.Space[Any]) -> None:
-    """Refuse by name what no policy can act in."""
+    """Raise EnvError if a part of the action space is not supported."""
     for part in action_parts(space):
         if not isinstance(part, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)):
             raise EnvError(f"the action space {type(part).__name__} is not supported; {_ACTIONS} are")
@@ -218,7 +219,7 @@ def is_composite(space: spaces.Space[Any]) -> bool:
 
 
 def action_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
-    """The plain spaces that an action space is made of, in a fixed order; a plain space is its only part."""
+    """The plain spaces in an action space, in a fixed order. A plain space is its only part."""
     if isinstance(space, spaces.Dict):
         return [leaf for key in sorted(space.spaces) for leaf in action_parts(space.spaces[key])]
     if isinstance(space, spaces.Tuple):
@@ -227,12 +228,12 @@ def action_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
 
 
 def action_size(space: spaces.Space[Any]) -> int:
-    """How many numbers an action has."""
+    """The number of elements of an action."""
     return sum(int(np.prod(part.shape or ())) for part in action_parts(space))
 
 
 def flat_action(space: spaces.Space[Any], action: Any) -> np.ndarray:
-    """An action of the environment as one array: what `nested_action` takes."""
+    """Flatten an environment's action to one array: the inverse of `nested_action`."""
     if isinstance(space, spaces.Dict):
         return np.concatenate([flat_action(space.spaces[key], action[key]).ravel() for key in sorted(space.spaces)])
     if isinstance(space, spaces.Tuple):
@@ -241,7 +242,7 @@ def flat_action(space: spaces.Space[Any], action: Any) -> np.ndarray:
 
 
 def nested_action(space: spaces.Space[Any], flat: np.ndarray) -> Any:
-    """An array with the numbers of an action as the environment takes it; that of a plain space as it is."""
+    """Convert a flat action to the nested action of a Dict or Tuple space. For plain spaces, return it unchanged."""
     if not is_composite(space):
         return flat
     action, used = _nested(space, flat)
@@ -250,7 +251,7 @@ def nested_action(space: spaces.Space[Any], flat: np.ndarray) -> Any:
 
 
 def _nested(space: spaces.Space[Any], flat: np.ndarray) -> tuple[Any, int]:
-    """An action from the beginning of `flat`, and how many numbers it took."""
+    """(action, size): the action from the first `size` elements of `flat`."""
     used = 0
     if isinstance(space, spaces.Dict):
         by_name = {}
@@ -272,27 +273,25 @@ def _nested(space: spaces.Space[Any], flat: np.ndarray) -> tuple[Any, int]:
 
 
 def mask_sizes(space: spaces.Space[Any]) -> list[int]:
-    """How many choices each part of a masked action has: [n] for Discrete(n), nvec for MultiDiscrete(nvec)."""
+    """The number of choices of each part of a masked action: [n] for Discrete(n), nvec for MultiDiscrete(nvec)."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, spaces.MultiDiscrete):
         return [int(n) for n in space.nvec.ravel()]
-    raise EnvError(
-        f"action masks are for Discrete and MultiDiscrete action spaces, and this one is {in_one_line(space)}"
-    )
+    raise EnvError(f"action masks need a Discrete or MultiDiscrete action space, but this one is {in_one_line(space)}")
 
 
 def checked_mask(mask: Any, sizes: list[int], source: str) -> np.ndarray:
-    """An action mask as a bool array (sum of sizes,), True where an action is allowed."""
+    """Check and convert an action mask to a bool array (sum of sizes,), True where an action is allowed."""
     try:
         array = np.asarray(mask)
-    except ValueError as error:  # lists of different lengths
+    except ValueError as error:  # a ragged list
         raise EnvError(f"{source} a {type(mask).__name__} that is not an array") from error
     if array.shape != (sum(sizes),):
         raise EnvError(f"{source} a mask of shape {array.shape}; one entry per choice is needed: ({sum(sizes)},)")
     if array.dtype != bool:
         if array.dtype.kind not in "iuf" or ((array != 0) & (array != 1)).any():
-            raise EnvError(f"{source} a mask of other values than True and False (1 and 0)")
+            raise EnvError(f"{source} a mask with values other than True and False (1 and 0)")
         array = array.astype(bool)
     if not array.any():
         raise EnvError(f"{source} a mask that allows no action")
@@ -305,7 +304,7 @@ def checked_mask(mask: Any, sizes: list[int], source: str) -> np.ndarray:
 
 
 def sample_allowed(space: spaces.Space[Any], mask: np.ndarray, rng: np.random.Generator) -> Any:
-    """A random action, as the environment takes it, among those that a mask allows."""
+    """Draw a random action that the mask allows, in the environment's format."""
     parts = np.split(mask, np.cumsum(mask_sizes(space))[:-1])
     choices = [int(rng.choice(np.flatnonzero(part))) for part in parts]
     if isinstance(space, spaces.Discrete):

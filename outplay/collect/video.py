@@ -17,7 +17,7 @@ import numpy as np
 
 from outplay.collect.episodes import EpisodeLimits, play_episodes
 from outplay.envs import EnvSpec, make_vector
-from outplay.envs.group import take_turns
+from outplay.envs.group import interleave
 from outplay.envs.vector import PythonVector
 from outplay.errors import ConfigError, EnvError, RunError
 from outplay.policies import Policy
@@ -68,7 +68,7 @@ def record_video(
                 film.add(screen.picture(seeds, actions))
 
             seeds, rng = [seed_for(seed, "video")], stream(seed, "video")
-            (results,) = take_turns([play_episodes(screen.vector, policy, seeds, rng, explore, limits, task, watch)])
+            (results,) = interleave([play_episodes(screen.vector, policy, seeds, rng, explore, limits, task, watch)])
         partial.replace(path)
     except OSError as error:
         raise RunError(f"the video {path} cannot be written: {error}") from error

@@ -13,8 +13,8 @@ import torch
 from outplay.collect.episodes import EpisodeLimits, EpisodeResults, play_episodes
 from outplay.config import split_envs
 from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector
-from outplay.envs.deadline import end_called_off, may_end_process
-from outplay.envs.group import take_turns
+from outplay.envs.deadline import mark_worker_process, watchdog_scope
+from outplay.envs.group import interleave
 from outplay.fragments import Fragment
 from outplay.policies import Policy, PolicySpec, Weights
 from outplay.streams import seed_for, stream
@@ -65,11 +65,11 @@ class RolloutWorker:
         self.num_threads = num_threads
         self.policy = spec.policy.make().to(spec.device)
         if this_process() != spec.driver:
-            may_end_process()
-        with end_called_off():
+            mark_worker_process()
+        with watchdog_scope():
             self.groups = {
                 index: EnvGroup(
-                    make_vector(spec.env, spec.group_sizes[index], num_threads, apart=spec.complete_episodes),
+                    make_vector(spec.env, spec.group_sizes[index], num_threads, separate=spec.complete_episodes),
                     index,
                     spec.seed,
                     state,
@@ -86,10 +86,10 @@ class RolloutWorker:
             for group in self.groups.values():
                 group.set_task(task)
         total = sum(spec.group_sizes)
-        with torch_threads(1), end_called_off():
-            return take_turns(
+        with torch_threads(1), watchdog_scope():
+            return interleave(
                 [
-                    group.collecting(
+                    group.collect_interleaved(
                         self.policy.for_lanes(sum(spec.group_sizes[:index]), spec.group_sizes[index], total),
                         spec.fragment_length,
                         spec.explore,
@@ -120,7 +120,7 @@ class RolloutWorker:
         sizes = split_envs(episodes, 2 if self.spec.env.is_atari else 1)
         if episodes not in self._evaluation:
             self._evaluation[episodes] = [
-                make_vector(self.spec.env, size, self.num_threads, apart=True) for size in sizes
+                make_vector(self.spec.env, size, self.num_threads, separate=True) for size in sizes
             ]
         players = []
         for part, vector in enumerate(self._evaluation[episodes]):
@@ -128,8 +128,8 @@ class RolloutWorker:
             seeds = [seed_for(self.spec.seed, "evaluation episode", *own, lane) for lane in range(vector.num_envs)]
             rng = stream(self.spec.seed, "evaluation actions", *own)
             players.append(play_episodes(vector, self.policy, seeds, rng, explore, limits, task))
-        with torch_threads(1), end_called_off():
-            parts = take_turns(players)
+        with torch_threads(1), watchdog_scope():
+            parts = interleave(players)
         return EpisodeResults(
             [value for part in parts for value in part.returns],
             [length for part in parts for length in part.lengths],

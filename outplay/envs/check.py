@@ -1,4 +1,4 @@
-"""`outplay check-env`: what is wrong with an environment, in sentences that say what to change."""
+"""`outplay check-env`: checks an environment and reports each problem with its remedy."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _STEPS = 1000
 
 
 def check_env(env: Any, env_config: dict[str, Any] | None = None) -> Iterator[tuple[str, str]]:
-    """Check an environment: an id, a class, an import path or an EnvSpec.
+    """Check that an environment follows the Gymnasium API and is deterministic.
 
-    Yields (kind, sentence) for each finding; the kinds are "ok", "note" and "problem".
+    `env` is an id, a class, an import path or an EnvSpec. Yields (kind, message) for each finding. `kind` is "ok",
+    "note" or "problem".
 
-    >>> problems = [sentence for kind, sentence in outplay.check_env(MyEnv) if kind == "problem"]
+    >>> problems = [message for kind, message in outplay.check_env(MyEnv) if kind == "problem"]
     """
     if isinstance(env, EnvSpec):
         return _findings(env)
@@ -36,28 +37,29 @@ def check_env(env: Any, env_config: dict[str, Any] | None = None) -> Iterator[tu
 def _findings(spec: EnvSpec) -> Iterator[tuple[str, str]]:
     if spec.is_atari or spec.is_envpool:
         inexact = probe_env(spec).inexact
-        yield "ok", f"{'EnvPool' if spec.is_envpool else 'ale-py'} steps it natively"
+        yield "ok", f"it runs in the native vector of {'EnvPool' if spec.is_envpool else 'ale-py'}"
         if inexact:
-            yield "note", f"{inexact}: resumed runs will go on, but not exactly"
+            yield "note", f"{inexact}: runs can be resumed, but not exactly"
         return
-    logging.getLogger("outplay").setLevel(logging.ERROR)  # what would be a warning is told below
+    logging.getLogger("outplay").setLevel(logging.ERROR)  # warnings are reported below as findings
     env = spec.make()
     try:
-        yield from _check_made(spec, env)
+        yield from _check_instance(spec, env)
     except OutplayError as error:
         yield "problem", str(error)
-    except Exception as error:  # noqa: BLE001 - the environment is the user's: anything may come out of it
+    except Exception as error:  # noqa: BLE001 - user code may raise anything
         yield "problem", f"it raised {type(error).__name__}: {error}"
     finally:
         env.close()
 
 
-def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, str]]:
+def _check_instance(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, str]]:
     if isinstance(env.unwrapped, OldStyleEnv):
         yield (
             "problem",
-            "it is written for an older Gym and has to be adapted: derive it from gymnasium.Env, let reset(seed=None, "
-            "options=None) return (observation, info), and step() (observation, reward, terminated, truncated, info)",
+            "it is written for an older Gym and is adapted by a wrapper: derive it from gymnasium.Env, let "
+            "reset(seed=None, options=None) return (observation, info), and let step() return (observation, reward, "
+            "terminated, truncated, info)",
         )
     leaves = spaces.leaves(spaces.without_text(env.observation_space))
     spaces.check_action_space(env.action_space)
@@ -70,10 +72,10 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
         yield "problem", f"reset() must return (observation, info) with info a dict, not {type(result).__name__}"
         return
     masks, rng = mask_method(env), np.random.default_rng(0)
-    said: dict[str, str] = {}  # the first sentence of each kind
+    problems: dict[str, str] = {}  # the first message of each kind
     ended = 0
     for kind, problem in _observation_problems(env, leaves, result[0]):
-        said.setdefault(kind, f"reset() returned {problem}")
+        problems.setdefault(kind, f"reset() returned {problem}")
     for number in range(1, _STEPS + 1):
         action = env.action_space.sample()
         if masks is not None:
@@ -85,24 +87,24 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
             return
         observation, reward, terminated, truncated, info = step
         for kind, problem in _observation_problems(env, leaves, observation):
-            said.setdefault(kind, f"step() returned {problem} (step {number})")
+            problems.setdefault(kind, f"step() returned {problem} (step {number})")
         for kind, problem in _step_problems(reward, terminated, truncated, info):
-            said.setdefault(kind, f"{problem} (step {number})")
+            problems.setdefault(kind, f"{problem} (step {number})")
         if terminated or truncated:
             ended += 1
             env.reset(seed=ended)
-    yield from (("problem", sentence) for sentence in said.values())
-    if not said:
+    yield from (("problem", sentence) for sentence in problems.values())
+    if not problems:
         yield "ok", f"{_STEPS:,} random steps in {ended} episodes follow the Gymnasium API"
     if not ended:
         yield (
             "note",
-            f"no episode ended within {_STEPS:,} random steps; if that is not meant, set max_episode_steps",
+            f"no episode ended within {_STEPS:,} random steps; if this is not intended, set max_episode_steps",
         )
     if masks is not None:
-        yield "ok", "it has action_masks(): only allowed actions are taken"
+        yield "ok", "it has action_masks(): the policy takes only allowed actions"
     if has_native_vector(spec):
-        yield "ok", "a native vector steps it"
+        yield "ok", "it runs in a native vector"
     probe = probe_env(spec)
     if probe.left_out:
         yield "note", f"text is left out of its observations: {', '.join(probe.left_out)}"
@@ -110,8 +112,8 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
     if probe.global_streams:
         yield (
             "note",
-            f"it draws from the random streams that a process has in common ({', '.join(probe.global_streams)}); each "
-            "environment gets its own, seeded with every episode; self.np_random is faster",
+            f"it uses the global random generators of the process ({', '.join(probe.global_streams)}); each "
+            "environment gets its own copy, seeded at every episode; self.np_random is faster",
         )
     if not probe.inexact:
         yield "ok", "equal seeds and actions give equal episodes: runs can be resumed exactly"
@@ -122,7 +124,7 @@ def _check_made(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[s
 def _observation_problems(
     env: gymnasium.Env[Any, Any], leaves: tuple[spaces.Leaf, ...], observation: Any
 ) -> Iterator[tuple[str, str]]:
-    """(kind, words that follow "returned")"""
+    """Yield (kind, problem). The caller puts "reset() returned" or "step() returned" before the problem."""
     into = spaces.empty(leaves, 1)
     try:
         spaces.write(observation, leaves, into, 0, source="")
@@ -130,13 +132,13 @@ def _observation_problems(
         yield "form", str(error).strip()
         return
     for leaf, array in zip(leaves, into, strict=True):
-        if (wrong := spaces.problem_in(leaf, array)) is not None:
+        if (wrong := spaces.invalid_value(leaf, array)) is not None:
             yield leaf.name, f"an {spaces.element(leaf, wrong[0][1:])} that {wrong[1]}"
             return
-        if (at := spaces.outside_of_bounds(leaf, array[0])) is not None:
+        if (at := spaces.out_of_bounds(leaf, array[0])) is not None:
             low, high = leaf.space.low[at], leaf.space.high[at]  # type: ignore[attr-defined]
             name = spaces.element(leaf, at)
-            yield leaf.name, f"an {name} that is {array[0][at]}, outside of its bounds {low} to {high}"
+            yield leaf.name, f"an {name} that is {array[0][at]}, outside its bounds {low} to {high}"
             return
     if not env.observation_space.contains(observation):
         kind = f"{type(observation).__name__} {getattr(observation, 'dtype', '')}".strip()

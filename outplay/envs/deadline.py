@@ -1,4 +1,4 @@
-"""Deadlines: an environment whose step never returns is noticed."""
+"""Time limits for environments: a step that does not return raises EnvTimeoutError."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from outplay.errors import EnvTimeoutError
 
 log = logging.getLogger("outplay")
 
-_may_end_process = False  # this process is a worker's, and nothing else is lost with it
-_armed = -math.inf  # when that was last put off
+_is_worker = False  # a worker process may be killed: nothing else runs in it
+_watchdog_set_at = -math.inf  # time.monotonic(); -inf while the watchdog is off
 
 
-class _TimeIsUp(BaseException):
-    """Not an Exception: an environment that tries again whatever it catches would catch it."""
+class _Timeout(BaseException):
+    """Not an Exception, so that an environment with `except Exception` does not catch it."""
 
 
 class TimedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose calls raise EnvTimeoutError when they take longer than `seconds`.
+    """A wrapper whose calls raise EnvTimeoutError after `seconds`.
 
-    The alarm of the operating system interrupts what Python does, and what waits in a system call. Code in C that does
-    neither cannot be interrupted: then a worker's process is ended, after twice the time. Signals are for a program's
-    main thread: in others, nothing is timed.
+    SIGALRM interrupts Python code and system calls. It cannot interrupt C code that does not return: then a watchdog
+    kills the worker process after about twice the time. Signals reach only the main thread, so in other threads there
+    is no time limit.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str, seconds: float) -> None:
@@ -41,22 +41,25 @@ class TimedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._seconds = seconds
         self._is_timed = threading.current_thread() is threading.main_thread()
         if not self._is_timed:
-            log.warning("env_step_timeout_s: outside the main thread nothing is timed; set num_workers to at least 1")
+            log.warning(
+                "env_step_timeout_s has no effect outside the main thread; set num_workers to at least 1 to enable it"
+            )
 
     def step(self, action: Any) -> Any:
-        return self._in_time("step", self.env.step, action)
+        return self._call_with_timeout("step", self.env.step, action)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        # Without options where there are none: not every environment takes them.
-        return self._in_time("reset", self.env.reset, seed=seed, **({} if options is None else {"options": options}))
+        # `options` is passed only if given: not every environment has this parameter.
+        more = {} if options is None else {"options": options}
+        return self._call_with_timeout("reset", self.env.reset, seed=seed, **more)
 
     def close(self) -> None:
-        self._in_time("close", self.env.close)
+        self._call_with_timeout("close", self.env.close)
 
-    def _in_time(self, call: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def _call_with_timeout(self, call: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         if not self._is_timed:
             return function(*arguments, **named)
-        _put_off_end(self._seconds)
+        _set_watchdog(self._seconds)
         before = signal.signal(signal.SIGALRM, _raise)
         try:
             signal.setitimer(signal.ITIMER_REAL, self._seconds, self._seconds)
@@ -64,7 +67,7 @@ class TimedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 return function(*arguments, **named)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        except _TimeIsUp:
+        except _Timeout:
             raise EnvTimeoutError(
                 f"environment {self._name!r} hangs: {call}() has not returned after {self._seconds:g} s "
                 "(env_step_timeout_s)"
@@ -74,34 +77,35 @@ class TimedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _raise(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise _TimeIsUp
+    raise _Timeout
 
 
-def may_end_process() -> None:
-    """This process is a worker's: if an environment cannot be interrupted, it may be ended."""
-    global _may_end_process
-    _may_end_process = True
+def mark_worker_process() -> None:
+    """Declare this process a worker: the watchdog may kill it if an environment cannot be interrupted."""
+    global _is_worker
+    _is_worker = True
 
 
 def is_worker_process() -> bool:
-    return _may_end_process
+    return _is_worker
 
 
-def _put_off_end(seconds: float) -> None:
-    """End this process in about twice the time. That takes a thread, without Python: it is not started every time."""
-    global _armed
-    if _may_end_process and time.monotonic() - _armed > seconds / 2:
-        _armed = time.monotonic()
+def _set_watchdog(seconds: float) -> None:
+    """Kill this worker process in about twice the time. The watchdog is a C thread, so it is not restarted at every
+    call."""
+    global _watchdog_set_at
+    if _is_worker and time.monotonic() - _watchdog_set_at > seconds / 2:
+        _watchdog_set_at = time.monotonic()
         faulthandler.dump_traceback_later(2 * seconds + 1, exit=True, file=2)
 
 
 @contextmanager
-def end_called_off() -> Iterator[None]:
-    """Around work with environments: after it, the process may stay idle for as long as it likes."""
-    global _armed
+def watchdog_scope() -> Iterator[None]:
+    """Cancel the watchdog at the end of the block. Use it around calls of environments: an idle process lives on."""
+    global _watchdog_set_at
     try:
         yield
     finally:
-        if _armed > -math.inf:
-            _armed = -math.inf
+        if _watchdog_set_at > -math.inf:
+            _watchdog_set_at = -math.inf
             faulthandler.cancel_dump_traceback_later()

@@ -1,8 +1,8 @@
-"""The random streams that all code of a process shares, and how an environment gets its own.
+"""Global random generators of a process (numpy, random, torch), and a wrapper that gives each environment its own.
 
-Environments should draw from `self.np_random`. Many draw from `np.random` or `random` instead; some seed these in
-`reset`. Several such environments in one process would disturb each other, and the result of a run would depend on
-how they are spread over workers.
+Environments should use `self.np_random`. Many use `np.random` or `random` instead; some seed these in `reset`. Several
+such environments in one process would influence each other. The result of a run would then depend on the number of
+workers.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
-_SEED = 0  # of what an environment draws before its first episode
+_SEED = 0  # until the first episode is seeded
 
 
 class OwnStream(Protocol):
-    """A stream that takes the place of one that the whole process shares, between one `swap` and the next."""
+    """A random generator that can be swapped with a global one. `swap` installs it; the next `swap` removes it."""
 
     def __init__(self, seed: int) -> None: ...
 
     def swap(self) -> None: ...
 
     def state(self) -> Any:
-        """Something that changes when numbers are drawn; only while it is not in place."""
+        """A value that changes when numbers are drawn. Valid only while the generator is not installed."""
 
 
 class _NumpyStream:
-    """In place of `np.random.rand`, `np.random.choice` …
+    """Replaces the generator of `np.random.rand`, `np.random.choice` …
 
-    numpy keeps the second number of a pair of normal ones. It is dropped with every swap, so each call of an
-    environment begins without one.
+    numpy draws normal numbers in pairs and caches the second one. Every swap drops the cache, so each call of an
+    environment starts without it.
     """
 
     def __init__(self, seed: int) -> None:
@@ -51,10 +51,10 @@ class _NumpyStream:
 
 
 class _PythonStream:
-    """In place of `random.random`, `random.choice` …"""
+    """Replaces the generator of `random.random`, `random.choice` …"""
 
     def __init__(self, seed: int) -> None:
-        self._state = random.Random(seed).getstate()  # noqa: S311 - what the environment would have
+        self._state = random.Random(seed).getstate()  # noqa: S311 - the same generator as the global one
 
     def swap(self) -> None:
         before = random.getstate()
@@ -66,7 +66,7 @@ class _PythonStream:
 
 
 class _TorchStream:
-    """In place of `torch.rand`, `torch.randint` …, on the CPU."""
+    """Replaces the generator of `torch.rand`, `torch.randint` …, on the CPU."""
 
     def __init__(self, seed: int) -> None:
         import torch
@@ -87,21 +87,24 @@ _STREAMS: dict[str, type[OwnStream]] = {"numpy": _NumpyStream, "random": _Python
 
 
 @contextmanager
-def watching() -> Iterator[list[str]]:
-    """The names of the shared streams that the block draws from or seeds, once it is over. It leaves them alone."""
+def detect_global_streams() -> Iterator[list[str]]:
+    """Detect which global generators the block draws from or seeds. Their own states do not change.
+
+    Yields a list that holds the names after the block.
+    """
     used: list[str] = []
-    # torch takes long to import: nobody draws from what is not there.
+    # Only imported modules: importing torch is slow, and a module that is not imported is not used.
     kinds = {name: kind for name, kind in _STREAMS.items() if name in sys.modules}
     streams = {name: kind(_SEED) for name, kind in kinds.items()}
     try:
-        with _in_place(list(streams.values())):
+        with _installed(list(streams.values())):
             yield used
     finally:
         used += [name for name, stream in streams.items() if stream.state() != kinds[name](_SEED).state()]
 
 
 @contextmanager
-def _in_place(streams: list[OwnStream]) -> Iterator[None]:
+def _installed(streams: list[OwnStream]) -> Iterator[None]:
     for stream in streams:
         stream.swap()
     try:
@@ -112,10 +115,10 @@ def _in_place(streams: list[OwnStream]) -> Iterator[None]:
 
 
 class OwnStreams(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment with shared streams of its own: in place while it is made and in its calls.
+    """A wrapper that gives an environment its own copy of the global generators.
 
-    They are seeded with each episode, so an episode depends on its seed alone, also where the environment itself
-    never seeds them.
+    The copies are installed while the environment is created and during each of its calls. They are seeded at every
+    reset. So an episode depends only on its seed and actions, even if the environment never seeds the generators.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], names: tuple[str, ...]) -> None:
@@ -127,8 +130,8 @@ class OwnStreams(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._streams = [_STREAMS[name](seed) for name in self._names]
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """What the function returns, called with this environment's streams in place."""
-        with _in_place(self._streams):
+        """Call a function with this environment's generators installed."""
+        with _installed(self._streams):
             return function(*arguments, **options)
 
     def reset(self, **options: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The EnvGroup: a fixed number of environments stepped together, and how it is rebuilt.
+"""The EnvGroup: a fixed number of environments stepped together, and the GroupState that rebuilds it.
 
-Episodes are seeded one by one, from streams keyed by (run seed, EnvGroup, lane, episode). What an EnvGroup did is in
-the Fragments that it returned; so whoever has those can say, as a `GroupState`, how to build it again elsewhere.
+The seed of an episode is derived from (run seed, EnvGroup, lane, episode). A Collector updates a `GroupState` from the
+Fragments that it receives. With the `GroupState`, any process can rebuild the EnvGroup.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from outplay.streams import seed_for, stream
 T = TypeVar("T")
 PolicyState = dict[str, Array]  # recurrent state by name, (E, …) each; empty for a policy without one
 
-# A rebuilt environment plays its episode again. Beyond this many steps, that is not worth its memory and its time.
+# A rebuilt environment replays the actions of its episode. Longer episodes are not recorded: memory and time.
 LONGEST_REPLAY = 100_000
-LONGEST_EPISODE = 200_000  # where an episode's end is waited for
+LONGEST_EPISODE = 200_000  # steps; where whole episodes are collected or evaluated
 
 
 class Actor(Protocol):
-    """What an EnvGroup needs of a policy."""
+    """The methods of a policy that an EnvGroup calls."""
 
     def act(
         self,
@@ -48,19 +48,19 @@ class Actor(Protocol):
 
 @dataclass
 class GroupState:
-    """How to rebuild an EnvGroup: the episode of each lane and the actions in it so far, or the vector's own state."""
+    """Everything needed to rebuild an EnvGroup: either the state of its vector, or the episode and actions per lane."""
 
     lanes: int
-    fragments: int = 0  # collected so far: the key of the stream that actions are drawn from
-    episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)
-    returns: Array = field(default_factory=lambda: np.zeros(0))  # (E,): of the episodes so far
-    lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)
-    actions: list[list[Array]] = field(default_factory=list)  # for each lane, pieces of (steps, …)
-    vector: dict[str, Any] | None = None
-    marks: list[int] = field(default_factory=list)  # of each lane's last observation, to see that rebuilding worked
-    policy_state: PolicyState = field(default_factory=dict)  # recurrent, after the last Fragment
-    task: Any = None  # of the episodes that start next
-    tasks: list[Any] = field(default_factory=list)  # of each lane's episode
+    fragments: int = 0  # Fragments collected so far; keys the random stream of the actions
+    episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,): index of each lane's episode
+    returns: Array = field(default_factory=lambda: np.zeros(0))  # (E,): of the running episodes, so far
+    lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,): of the running episodes, so far
+    actions: list[list[Array]] = field(default_factory=list)  # of each lane's episode: arrays (steps, …) to concatenate
+    vector: dict[str, Any] | None = None  # Vector.get_state(); None if actions are replayed
+    marks: list[int] = field(default_factory=list)  # checksum of each lane's last observation, to verify a rebuild
+    policy_state: PolicyState = field(default_factory=dict)  # recurrent state after the last Fragment
+    task: Any = None  # of the next episodes
+    tasks: list[Any] = field(default_factory=list)  # of each lane's running episode
 
     def __post_init__(self) -> None:
         if not len(self.episodes):
@@ -71,18 +71,18 @@ class GroupState:
         self.tasks = self.tasks or [self.task] * self.lanes
 
     def advanced(self, fragment: Fragment, env_actions: Array, complete: bool) -> GroupState:
-        """The state after a Fragment; `env_actions` are its actions as the environment got them.
+        """The state after a Fragment. `env_actions` are its actions as the environment received them.
 
-        A new object: whoever holds on to the old one can go back to it.
+        Returns a new object. The old one does not change, so a rollback can use it.
         """
         after = replace(self, fragments=self.fragments + 1, episodes=fragment.episodes, vector=fragment.vector_state)
         after.policy_state = {} if complete else fragment.last_policy_state
-        if complete:  # whole episodes only: the next Fragment begins with new ones
+        if complete:  # the next Fragment starts with new episodes
             return after
         after.returns, after.lengths = fragment.running_returns, fragment.running_lengths
         if after.vector is not None:
             return after
-        after.marks = marks_of(fragment.last_observations)
+        after.marks = checksums(fragment.last_observations)
         began = after.episodes != self.episodes
         after.tasks = [fragment.task if began[lane] else self.tasks[lane] for lane in range(self.lanes)]
         after.actions = []
@@ -95,11 +95,12 @@ class GroupState:
 
     @property
     def is_exact(self) -> bool:
+        """Whether a rebuilt EnvGroup continues exactly: no running episode is too long to replay."""
         return self.vector is not None or bool((self.lengths <= LONGEST_REPLAY).all())
 
 
-def marks_of(observations: Leaves) -> list[int]:
-    """A checksum of each lane's observation."""
+def checksums(observations: Leaves) -> list[int]:
+    """A checksum (CRC-32) of each lane's observation."""
     lanes = len(observations[0])
     marks = [0] * lanes
     for leaf in observations:
@@ -126,17 +127,17 @@ class EnvGroup:
         self._lengths = np.array(state.lengths)
         self._policy_state = {name: np.array(array) for name, array in state.policy_state.items()}
         self._task = state.task
-        self._expected = 0  # steps of the next Fragment, if it is of whole episodes
+        self._expected = 0  # with complete episodes: estimated steps of the next Fragment
         self._starts = np.ones(lanes, bool)
         self._observations: Leaves = ()
-        self.wrongly_rebuilt: list[int] = []  # lanes that are not as they were
+        self.wrongly_rebuilt: list[int] = []  # lanes whose state differs from the original after a rebuild
         if state.fragments:
             self._rebuild(state)
         else:
             self._reset(np.arange(lanes), state.tasks)
 
     def _seeds(self, lanes: Array, back: int = 0) -> list[int | None]:
-        """Of these lanes' episodes, or of those `back` before; None if they follow from an earlier seed."""
+        """Seeds of these lanes' episodes, or of the episodes `back` before. None if an earlier seed determines it."""
         every = self.vector.episodes_per_seed
         episodes = [(int(lane), int(self._episodes[lane]) - back) for lane in lanes]
         return [
@@ -145,28 +146,28 @@ class EnvGroup:
         ]
 
     def _rebuild(self, state: GroupState) -> None:
-        """Bring the environments to where they were: set their state, or play their episodes again."""
+        """Restore the environments: set the state of the vector, or replay the running episodes."""
         self._starts = self._lengths == 0
         if state.vector is not None:
             try:
                 self._observations = self.vector.set_state(state.vector)
             except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-                raise CheckpointError(f"the saved state of EnvGroup {self.index} does not fit: {error}") from error
+                raise CheckpointError(f"the saved state of EnvGroup {self.index} is not valid: {error}") from error
             return
         logs = [np.concatenate(pieces) if pieces else np.zeros(0) for pieces in state.actions]
         for lane in range(len(logs)):
-            if len(logs[lane]) != self._lengths[lane]:  # too long an episode was not recorded to its end
+            if len(logs[lane]) != self._lengths[lane]:  # the episode was too long to be recorded
                 logs[lane] = logs[lane][:0]
-                self._begin_anew(lane)
+                self._skip_to_next_episode(lane)
         left = np.array([len(log) for log in logs])
         longest = int(left.max())
-        self._lead_up_to(np.arange(len(logs)))
+        self._replay_resets(np.arange(len(logs)))
         self._reset(np.arange(len(logs)), state.tasks)
-        # All lanes end their replay together: one with fewer steps to go starts later, since native vectors can only
-        # step all lanes. What a lane does before it starts does not count.
+        # Native vectors can only step all lanes. So all lanes end their replay at the same step, and a lane with fewer
+        # steps starts later. Its steps before that are ignored.
         for steps in range(longest, 0, -1):
             if steps < longest and len(beginning := np.flatnonzero(left == steps)):
-                self._lead_up_to(beginning)
+                self._replay_resets(beginning)
                 self._reset(beginning, state.tasks)
             if not (left >= steps).any():
                 continue
@@ -174,29 +175,30 @@ class EnvGroup:
             actions = np.stack([log[len(log) - steps] if len(log) >= steps else template for log in logs])
             self._observations, _, terminated, truncated = self.vector.step(actions, left >= steps)
             for lane in np.flatnonzero((terminated | truncated) & (left >= steps)).tolist():
-                # It ended where it had gone on: it does not repeat itself. Its next episode begins.
+                # The replay ended, but the original episode did not: the environment is not deterministic.
                 logs[lane], left[lane] = logs[lane][:0], 0
-                self._begin_anew(lane)
+                self._skip_to_next_episode(lane)
         if longest and len(fresh := np.flatnonzero(left == 0)):
-            self._lead_up_to(fresh)
+            self._replay_resets(fresh)
             self._reset(fresh, state.tasks)
-        now = marks_of(self._observations)
+        now = checksums(self._observations)
         self.wrongly_rebuilt += [lane for lane in np.flatnonzero(left).tolist() if now[lane] != state.marks[lane]]
 
-    def _begin_anew(self, lane: int) -> None:
+    def _skip_to_next_episode(self, lane: int) -> None:
+        """Give up an episode that cannot be replayed: the lane starts its next one."""
         self._episodes[lane] += 1
         self._returns[lane], self._lengths[lane], self._starts[lane] = 0.0, 0, True
         self.wrongly_rebuilt.append(lane)
 
     def _reset(self, lanes: Array, tasks: Sequence[Any] | None = None) -> None:
-        """Start the current episodes of these lanes; `tasks` has one for each lane of the group, if there are tasks."""
+        """Start the current episodes of these lanes. `tasks` has one entry per lane of the whole group."""
         mask = np.zeros(self.vector.num_envs, bool)
         mask[lanes] = True
         chosen = None if tasks is None else [tasks[lane] for lane in lanes]
         self._observations = self.vector.reset(mask, self._seeds(lanes), chosen)
 
-    def _lead_up_to(self, lanes: Array) -> None:
-        """Begin the earlier episodes that share a seed with the present ones of these lanes."""
+    def _replay_resets(self, lanes: Array) -> None:
+        """Repeat the resets since the last seed of these lanes, if one seed determines several episodes."""
         for back in range(self.vector.episodes_per_seed - 1, 0, -1):
             earlier = lanes[self._episodes[lanes] % self.vector.episodes_per_seed >= back]
             if len(earlier):
@@ -205,18 +207,18 @@ class EnvGroup:
                 self.vector.reset(mask, self._seeds(earlier, back))
 
     def set_task(self, task: Any) -> None:
-        """Episodes that start from now on are about `task`."""
+        """Set the task of episodes that start from now on."""
         self._task = task
 
     def collect(self, policy: Actor, steps: int, explore: bool, version: int, complete: bool = False) -> Fragment:
-        """Let the policy play `steps` steps in every lane; with `complete`, until the running episodes are over."""
-        return take_turns([self.collecting(policy, steps, explore, version, complete)])[0]
+        """Collect at least `steps` steps in every lane. With `complete`, continue until all running episodes end."""
+        return interleave([self.collect_interleaved(policy, steps, explore, version, complete)])[0]
 
-    def collecting(
+    def collect_interleaved(
         self, policy: Actor, steps: int, explore: bool, version: int, complete: bool = False
     ) -> Generator[None, None, Fragment]:
-        """`collect`, but whenever its environments have begun a step, it gives others the time to do something."""
-        # Whole episodes are about as long as the last ones were.
+        """`collect` as a generator for `interleave`: it yields while its environments step in the background."""
+        # With complete episodes, the length of the last Fragment is the estimate for this one.
         most = max(steps, self._expected if complete else 0)
         rng = stream(self.seed, "actions", self.index, self._fragments)
         began = self._lengths.copy()
@@ -251,7 +253,7 @@ class EnvGroup:
                 ended = np.flatnonzero(self._starts)
                 recorder.ended(t - 1, ended, self._observations, self._returns, self._lengths)
                 if complete and t >= steps:
-                    playing[ended] = False  # the next Fragment begins with a new episode
+                    playing[ended] = False  # the next Fragment starts with a new episode
                 else:
                     self._next_episodes(ended)
                     state = _reset_rows(state, initial, ended)
@@ -272,12 +274,12 @@ class EnvGroup:
         return fragment
 
     def _state_at_start(self, initial: PolicyState) -> PolicyState:
-        """The recurrent state that the next Fragment begins with: the initial one where an episode starts."""
+        """The recurrent state before the next Fragment. Lanes where an episode starts have the initial state."""
         if not initial:
             return {}
         for name, array in initial.items():
             if array.dtype.hasobject:
-                raise TypeError(f"the policy's state {name!r} is an array of objects, which cannot be saved")
+                raise TypeError(f"the recurrent state {name!r} of the policy has dtype object, which cannot be saved")
         if self._policy_state.keys() != initial.keys():  # the first Fragment
             return _reset_rows(initial, initial, np.arange(self.vector.num_envs))
         return _reset_rows(self._policy_state, initial, np.flatnonzero(self._starts))
@@ -301,8 +303,11 @@ def _reset_rows(state: PolicyState, initial: PolicyState, lanes: Array) -> Polic
     return fresh
 
 
-def take_turns(players: list[Generator[None, None, T]]) -> list[T]:
-    """Let EnvGroups play by turns: while the environments of one step, the policy acts for the next. Their results."""
+def interleave(players: list[Generator[None, None, T]]) -> list[T]:
+    """Run generators in turns, each until its next yield. Returns their results in order.
+
+    While the environments of one EnvGroup step in the background, the policy acts for the next one.
+    """
     results: dict[int, T] = {}
     while len(results) < len(players):
         for i, player in enumerate(players):

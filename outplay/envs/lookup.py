@@ -1,8 +1,13 @@
-"""From what a user writes as `env` to something that makes environments.
+"""Resolves the setting `env` to an EnvSpec that creates environments.
 
-A name registered with `register_env` or by an installed package (`outplay.registry`), a Gymnasium id, an import path
-(`custom_env.CustomEnv`, `package.module:Class`), a class or a function. A name or id that is there once a module is
-imported may be written with it (`module:id`): both are one environment.
+`env` is one of:
+- a name registered with `register_env`, or by an installed package (`outplay.registry`);
+- a Gymnasium id;
+- an import path (`custom_env.CustomEnv`, `package.module:Class`);
+- a class or a function.
+
+If importing a module registers the name or id, it may be written `module:id`. `module:id` and `id` are the same
+environment.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import gymnasium
 from outplay.envs.deadline import TimedEnv
 from outplay.envs.global_streams import OwnStreams
 from outplay.envs.oldstyle import adapt_old_style
-from outplay.envs.unknown import newer, unknown
+from outplay.envs.unknown import newer_version_hint, unknown_env_message
 from outplay.envs.wrappers import statistics_in
 from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
 from outplay.imports import import_for
@@ -38,16 +43,17 @@ _IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*$")
 
 
 def register_env(name: str, factory: Factory) -> None:
-    """Give an environment a name, for `env: name` in a config or an experiment file.
+    """Register an environment under a name, for `env: name` in a config or an experiment file.
 
-    `factory` is a class or a function. If it has a parameter `env_config` (or `config`), it gets the dict; so does a
-    function whose only parameter has another name. Otherwise the items of `env_config` are its keyword arguments.
+    `factory` is a class or a function. If it has a parameter `env_config` (or `config`), that parameter gets the whole
+    dict. A function with exactly one parameter of any other name gets the dict, too. All other factories get the items
+    of `env_config` as keyword arguments.
 
     >>> outplay.register_env("maze", lambda env_config: Maze(size=env_config.get("size", 5)))
     >>> PPO(env="maze", config={"env_config": {"size": 9}})
     """
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"register_env() takes a name first, not {name!r}")
+        raise ConfigError(f"register_env() takes a string as its name, not {name!r}")
     if not callable(factory):
         raise ConfigError(f"register_env({name!r}, …) takes a class or a function, not {factory!r}")
     _registered[name] = factory
@@ -59,7 +65,7 @@ def register_env(name: str, factory: Factory) -> None:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Everything needed to make one environment, in any process. `factory` is None for a Gymnasium id."""
+    """Everything needed to create one environment, in any process. `factory` is None for a Gymnasium id."""
 
     name: str
     factory: Factory | None = None
@@ -69,9 +75,9 @@ class EnvSpec:
     atari_preprocessing: bool = True
     step_timeout_s: float | None = None
     fire_on_reset: bool = False
-    global_streams: tuple[str, ...] = ()  # of the process, that it draws from: see OwnStreams
+    global_streams: tuple[str, ...] = ()  # global random generators that the environment uses: see OwnStreams
 
-    # What Gymnasium knows of the id, on the way to a process that has not imported what registers it.
+    # Gymnasium's registry entry of the id, for a process that has not imported the module that registers it.
     registration: Any = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,24 +85,24 @@ class EnvSpec:
         return {**vars(self), **({"registration": gymnasium.registry.get(self.id)} if needed else {})}
 
     def register(self) -> None:
-        """Let Gymnasium know the id here, too."""
+        """Register the id with Gymnasium in this process."""
         if self.registration is None or self.id in gymnasium.registry:
             return
         if isinstance(entry_point := self.registration.entry_point, str):
             try:
-                importlib.import_module(entry_point.split(":")[0])  # its package may register the id itself
+                importlib.import_module(entry_point.split(":")[0])  # importing the package may register the id
             except Exception as error:
-                raise EnvError(_not_made(self, error)) from error
+                raise EnvError(_creation_error(self, error)) from error
         gymnasium.registry.setdefault(self.id, self.registration)
 
     @property
     def id(self) -> str:
-        """The name without the module that registers it."""
+        """The name without `module:`."""
         return self.name.rsplit(":", 1)[-1]
 
     @property
     def is_atari(self) -> bool:
-        """Whether ale-py's own vector, with its preprocessing, plays this."""
+        """Whether this runs in ale-py's vector, with its preprocessing."""
         return self.factory is None and self.id.startswith("ALE/") and self.atari_preprocessing
 
     @property
@@ -105,19 +111,19 @@ class EnvSpec:
 
     @property
     def frame_skip(self) -> int:
-        """Frames per step of ale-py's own vector."""
+        """Frames per step of ale-py's vector."""
         return int(self.env_config.get("frameskip", 4))
 
     @property
     def stacked_frames(self) -> int:
-        """How many frames an image holds that were stacked here: its first axis, the newest last."""
+        """Number of frames stacked by Outplay: the first axis of an image, the newest frame last."""
         stacked = self.frame_stack
         if self.is_atari:
             stacked = int(self.env_config.get("stack_num", 4 if stacked == 1 else stacked))
         return 1 if self.is_envpool else stacked
 
     def make(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-        """One environment with its wrappers, as the Python vector uses it."""
+        """Create one environment with its wrappers, for the Python vector."""
         if self.global_streams:
             return OwnStreams(lambda: self._make(render_mode), self.global_streams)
         return self._make(render_mode)
@@ -131,7 +137,7 @@ class EnvSpec:
 
 
 def is_import_path(env: Any) -> bool:
-    """Whether a name stands for code that would have to be imported."""
+    """Whether resolving this name would import a module."""
     if not isinstance(env, str) or env in _registered:
         return False
     if ":" in env:
@@ -140,43 +146,43 @@ def is_import_path(env: Any) -> bool:
 
 
 def check_trust(recorded: str, given: Any, trust: bool, where: str, remedy: str) -> None:
-    """Names on disk are not imported unless the user repeats or trusts them."""
-    if given is not None and not _are_one(env_name(given), recorded):
+    """Raise CheckpointError if a name from disk would be imported, and the user neither repeated nor trusted it."""
+    if given is not None and not _is_same_env(env_name(given), recorded):
         raise CheckpointError(f"{where} is of the environment {recorded!r}, not of {env_name(given)!r}")
-    # An id alone does not repeat the module that would be imported for it.
+    # A plain id does not repeat the module that would be imported.
     is_repeated = given is not None and is_import_path(env_name(given))
-    if is_import_path(recorded) and not (is_repeated or trust or _is_here(recorded)):
+    if is_import_path(recorded) and not (is_repeated or trust or _is_registered(recorded)):
         raise CheckpointError(
             f"{where} names the environment {recorded!r}, which would be imported; if you trust it, {remedy}"
         )
 
 
-def _are_one(one: str, other: str) -> bool:
-    """Whether two names are of one environment, also where a module is named that registers it."""
+def _is_same_env(one: str, other: str) -> bool:
+    """Whether two names mean the same environment. `module:id` and `id` do."""
     if one.replace(":", ".") == other.replace(":", "."):
         return True
     (module, name), (other_module, other_name) = (_with_module(text) for text in (one, other))
     if name != other_name:
         return False
-    # Any module of a package may register an id; a class in another module is another class.
+    # Any module of a package may register an id. But classes in different modules are different.
     in_one_package = module.split(".")[0] == other_module.split(".")[0] and not name.isidentifier()
     return in_one_package or not module or not other_module
 
 
 def _with_module(name: str) -> tuple[str, str]:
-    """("module", "id") of "module:id"; the module is empty if none is named."""
+    """Split "module:id" into ("module", "id"). The module is empty for a plain id."""
     module, _, rest = name.rpartition(":")
     return module, rest
 
 
-def _is_here(name: str) -> bool:
-    """Whether what `module:id` stands for has been registered already, by somebody's import: nothing more is needed."""
+def _is_registered(name: str) -> bool:
+    """Whether the id of `module:id` is registered already, so that nothing has to be imported."""
     module, env_id = _with_module(name)
     return bool(module) and import_path(env_id) != env_id
 
 
 def import_path(name: str) -> str:
-    """`module:name` where importing a module has registered the name: so a new process finds it. Else the name."""
+    """`module:name` if importing a module registered the name, so that a new process can resolve it; else the name."""
     if name in _registered:
         module = _registered_by[name]
     elif ":" in name or name.startswith("ALE/") or name not in gymnasium.registry:
@@ -190,13 +196,13 @@ def import_path(name: str) -> str:
 
 
 def _main_module() -> str:
-    """The name under which the main program could be imported; empty if it is no file."""
+    """The name under which the main program can be imported. Empty if it is not a file."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     return Path(file).stem if file else ""
 
 
 def env_name(env: Any) -> str:
-    """The name of an environment, for folders and checkpoints; a class of the main program has its file's name."""
+    """The name of an environment, for folders and checkpoints. `__main__` is replaced by the program's file name."""
     if isinstance(env, str):
         return env
     module = env.__module__
@@ -204,7 +210,8 @@ def env_name(env: Any) -> str:
 
 
 def import_folders(name: str) -> list[Path]:
-    """Where the module of an import path was found, unless it is installed: it will be needed there again."""
+    """The folder that contains the module of an import path, for `sys.path` of a new process. Empty if the module is
+    installed."""
     name = import_path(name)
     if not is_import_path(name):
         return []
@@ -218,10 +225,10 @@ def import_folders(name: str) -> list[Path]:
 
 
 def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | None]:
-    """(name, factory) of what a user wrote; that of a Gymnasium id is None. Modules are looked up in `folders` too."""
+    """Resolve `env` to (name, factory). The factory of a Gymnasium id is None. `folders` extend the import path."""
     if not isinstance(env, str):
         if not callable(env):
-            raise ConfigError(f"env: a name, a class or a function is needed, not {env!r}")
+            raise ConfigError(f"env must be a string, a class or a function, not {env!r}")
         return env_name(env), env
     if env in _registered:
         return env, _registered[env]
@@ -232,40 +239,40 @@ def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | Non
     if env in gymnasium.registry or env.startswith("envpool/"):
         return env, None
     if env in envs:
-        return env, _named(env)
-    if _is_here(env):
+        return env, _load_registered(env)
+    if _is_registered(env):
         return env, _registered.get(_with_module(env)[1])
     if _IMPORT_PATH.match(env) or ":" in env:
         return _import(env, folders)
     try:
-        gymnasium.spec(env)  # an id without its version, or with one that is outdated
+        gymnasium.spec(env)  # an id without a version, or with an outdated version
     except gymnasium.error.Error as error:
-        raise EnvError(unknown(env, [*_registered, *envs.names()])) from error
+        raise EnvError(unknown_env_message(env, [*_registered, *envs.names()])) from error
     return env, None
 
 
-def _named(env: str) -> Factory:
-    """The class or function that ships, or that an installed package registers, under a name."""
+def _load_registered(env: str) -> Factory:
+    """The class or function that Outplay or an installed package registers under this name."""
     factory = envs.load(env)
     if not callable(factory):
-        raise EnvError(f"the environment {env!r} is {factory!r}, not a class or a function that makes an environment")
+        raise EnvError(f"the environment {env!r} is {factory!r}, not a class or a function that returns an environment")
     return factory  # type: ignore[no-any-return]
 
 
 def _import(env: str, folders: Iterable[Path]) -> tuple[str, Factory | None]:
     module_name, name = env.split(":", 1) if ":" in env else env.rsplit(".", 1)
     module = import_for(f"the environment {env!r}", module_name, folders, EnvError)
-    if ":" in env and (name in _registered or name in gymnasium.registry):  # the import has registered it
+    if ":" in env and (name in _registered or name in gymnasium.registry):  # registered by the import
         return env, _registered.get(name)
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
-            if not part.isidentifier():  # no class, but an id
+            if not part.isidentifier():  # an id, not a class
                 raise EnvError(f"importing {module_name!r} registers no {name!r}{_nearest_id(name)}")
             raise EnvError(f"module {module_name!r} has no {part!r}{nearest(part, _classes(module))}")
         found = getattr(found, part)
     if not callable(found):
-        raise EnvError(f"{env!r} is a {type(found).__name__}, not a class or a function that makes an environment")
+        raise EnvError(f"{env!r} is a {type(found).__name__}, not a class or a function that returns an environment")
     return env, found
 
 
@@ -293,10 +300,10 @@ def _make_by_id(spec: EnvSpec, extra: dict[str, Any]) -> gymnasium.Env[Any, Any]
         return gymnasium.make(spec.id, disable_env_checker=True, **limit, **spec.env_config, **extra)
     except gymnasium.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {spec.name!r}: {error}") from error
-    except ImportError as error:  # of an old version, what it was made of
-        raise EnvError(_not_made(spec, error) + newer(spec.id)) from error
+    except ImportError as error:  # an old version may need a package that no longer exists
+        raise EnvError(_creation_error(spec, error) + newer_version_hint(spec.id)) from error
     except Exception as error:
-        raise EnvError(_not_made(spec, error)) from error
+        raise EnvError(_creation_error(spec, error)) from error
 
 
 def _make_by_factory(spec: EnvSpec, factory: Factory, extra: dict[str, Any]) -> gymnasium.Env[Any, Any]:
@@ -304,13 +311,13 @@ def _make_by_factory(spec: EnvSpec, factory: Factory, extra: dict[str, Any]) -> 
     try:
         made = factory(*positional, **by_name)
     except Exception as error:
-        raise EnvError(_not_made(spec, error)) from error
+        raise EnvError(_creation_error(spec, error)) from error
     if isinstance(made, gymnasium.vector.VectorEnv):
         mode = made.metadata.get("autoreset_mode", "unknown")
         statistics = statistics_in(made)
         raise EnvError(
-            f"environment {spec.name!r} made a VectorEnv (autoreset mode {mode}); make single environments instead: "
-            "EnvGroups vectorise them, and seed and restart each episode themselves"
+            f"environment {spec.name!r} is a VectorEnv (autoreset mode {mode}); return a single environment instead: "
+            "EnvGroups vectorise environments, and seed and reset each episode themselves"
             + ("" if statistics is None else f"; {statistics[0]}: {statistics[1]}")
         )
     env = adapt_old_style(made, spec.name)
@@ -319,12 +326,12 @@ def _make_by_factory(spec: EnvSpec, factory: Factory, extra: dict[str, Any]) -> 
     return env
 
 
-def _not_made(spec: EnvSpec, error: Exception) -> str:
-    return f"environment {spec.name!r} could not be made with env_config {spec.env_config}: {_short(error)}"
+def _creation_error(spec: EnvSpec, error: Exception) -> str:
+    return f"environment {spec.name!r} could not be created with env_config {spec.env_config}: {_short(error)}"
 
 
 def _arguments(factory: Factory, env_config: dict[str, Any], extra: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """What a factory is called with: positional and by name."""
+    """The positional and keyword arguments for a factory."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):  # some built-in callables have no signature
@@ -340,7 +347,7 @@ def _arguments(factory: Factory, env_config: dict[str, Any], extra: dict[str, An
 
 
 def _takes_one_dict(parameters: list[inspect.Parameter], env_config: dict[str, Any]) -> bool:
-    """Whether a function takes one thing, which is not one of the settings: then it is all of them."""
+    """Whether a function has exactly one parameter, not named like an item of `env_config`: it gets the whole dict."""
     if len(parameters) != 1 or parameters[0].name in (*env_config, "render_mode"):
         return False
     is_plain = parameters[0].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

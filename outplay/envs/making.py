@@ -1,4 +1,4 @@
-"""Which vector steps an environment: a native one where there is one that can be restored, else the Python vector."""
+"""Creates the vector of an environment: a native vector if one exists and can be restored, else the Python vector."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from outplay.envs.vector import PythonVector, Vector
 from outplay.errors import EnvError
 from outplay.spaces import check_action_space
 
-# Gymnasium's vectors whose state can be saved and set again, by their entry point, with the arguments they know.
+# Gymnasium's vectors whose state can be saved and restored: entry point -> (adapter class, arguments it accepts).
 _ADAPTERS = {
     "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": (CartPoleVector, {"sutton_barto_reward"}),
 }
 
 
 def has_native_vector(spec: EnvSpec) -> bool:
+    """Whether a native vector runs this environment."""
     return spec.is_atari or spec.is_envpool or _adapter(spec) is not None
 
 
-def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1, apart: bool = False) -> Vector:
-    """`num_envs` environments that are stepped together; `num_threads` is for those that step in threads.
+def make_vector(spec: EnvSpec, num_envs: int, num_threads: int = 1, separate: bool = False) -> Vector:
+    """Create a vector of `num_envs` environments. `num_threads` is for native vectors that step in threads.
 
-    `apart`: some will have to wait until others have ended an episode, and should cost nothing while they do.
+    With `separate`, lanes that wait for other lanes to end their episodes cost nothing.
     """
     spec.register()
     vector: Vector
     if spec.is_atari:
-        vector = AtariVector(spec, num_envs, num_threads, apart)
+        vector = AtariVector(spec, num_envs, num_threads, separate)
     elif spec.is_envpool:
         vector = EnvPoolVector(spec, num_envs, num_threads)
     elif (adapter := _adapter(spec)) is not None:

@@ -1,4 +1,4 @@
-"""Vectors that step natively: ale-py's for Atari, Gymnasium's own where its state can be saved."""
+"""Native vectors: ale-py's for Atari, Gymnasium's CartPole vector (its state can be saved), and EnvPool's."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from outplay.schema import check_array
 from outplay.spaces import Leaves
 
 _ATARI_EPISODES_PER_SEED = 32
-# Games whose reset depends on nothing that was played: tests/envs/test_vectors.py checks these. In others, such as
-# ice_hockey and yars_revenge, something is carried over.
-_FORGETFUL = frozenset({"breakout", "pong", "qbert", "space_invaders"})
+# Games whose reset does not depend on earlier episodes: tests/envs/test_vectors.py checks each. Other games, such as
+# ice_hockey and yars_revenge, keep some state across resets.
+_INDEPENDENT_RESETS = frozenset({"breakout", "pong", "qbert", "space_invaders"})
 
 
 class _Native:
-    """What native vectors share: they wrap a VectorEnv."""
+    """Base of native vectors that wrap a VectorEnv."""
 
     inexact = ""
     episodes_per_seed = 1
@@ -44,15 +44,15 @@ class _Native:
     def close(self) -> None:
         self.env.close()
 
-    def _refuse(self, tasks: Sequence[Any] | None) -> None:
+    def _reject_tasks(self, tasks: Sequence[Any] | None) -> None:
         if tasks is not None and any(task is not None for task in tasks):
             raise EnvError(f"env_task_fn is set, but {type(self.env).__name__} has no tasks")
 
 
 class CartPoleVector(_Native):
-    """Gymnasium's vector CartPole. Its environments share one stream, which is saved with their arrays.
+    """Gymnasium's vectorised CartPole. All lanes share one random generator, which is part of the saved state.
 
-    The vector would restart an ended environment one step late, with a step that is none; here it is restarted at once.
+    Gymnasium's autoreset would restart an ended lane one step late, with a dummy step. This class resets it at once.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
@@ -63,7 +63,7 @@ class CartPoleVector(_Native):
         super().__init__(spec.name, self.cart)
 
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
-        self._refuse(tasks)
+        self._reject_tasks(tasks)
         cart = self.cart
         if cart.state is None or lanes.all():
             cart.reset(seed=seeds[0])
@@ -97,36 +97,37 @@ class CartPoleVector(_Native):
 
 
 class AtariVector:
-    """ale-py's vector: emulators in C++ threads, with the usual preprocessing. Every game takes its own seed.
+    """ale-py's vector: emulators in C++ threads, with the usual preprocessing. Every lane has its own seed.
 
-    It steps all of its games or none. Where some may wait for others to end, each game is a vector `apart`: then those
-    that wait cost nothing, at the price of a thread and a call for each.
+    ale-py's vector always steps all of its games. If lanes have to wait for others to end their episodes, use
+    `separate=True`: each lane is then a vector of one game, and a waiting lane costs nothing. The price is one thread
+    and one call per lane.
 
-    Seeding a game loads it anew, which takes as long as a few hundred steps. Games that are known to draw lots only
-    when they are reset (for the number of no-ops), and to forget then what was played, are therefore seeded now and
-    then: what their next resets draw follows from the seed.
+    Seeding a game reloads its ROM, which takes as long as a few hundred steps. Some games are random only at reset (the
+    number of no-ops), and their reset does not depend on earlier episodes. These are seeded once per
+    `episodes_per_seed` episodes: the no-ops of the following resets are determined by that seed.
     """
 
     inexact = ""
     action_masks: Array | None = None
 
-    def __init__(self, spec: EnvSpec, num_envs: int, num_threads: int, apart: bool = False) -> None:
+    def __init__(self, spec: EnvSpec, num_envs: int, num_threads: int, separate: bool = False) -> None:
         options = _atari_options(spec)
-        sizes = [1] * num_envs if apart else [num_envs]
+        sizes = [1] * num_envs if separate else [num_envs]
         self.name = spec.name
         self.num_envs = num_envs
-        self._parts = [_atari_part(spec, size, 1 if apart else num_threads, options) for size in sizes]
+        self._parts = [_atari_part(spec, size, 1 if separate else num_threads, options) for size in sizes]
         self.observation_space: gymnasium.Space[Any] = self._parts[0].single_observation_space
         self.action_space: gymnasium.Space[Any] = self._parts[0].single_action_space
         self.leaves = spaces.leaves(self.observation_space)
         self._fire = _fire_action(self._parts[0]) if spec.fire_on_reset else None
         self._lives = np.zeros(num_envs, np.int64)
         self._life_lost = np.zeros(num_envs, bool)
-        forgets = options["game"] in _FORGETFUL and not options["repeat_action_probability"]
-        self.episodes_per_seed = _ATARI_EPISODES_PER_SEED if forgets else 1
+        is_independent = options["game"] in _INDEPENDENT_RESETS and not options["repeat_action_probability"]
+        self.episodes_per_seed = _ATARI_EPISODES_PER_SEED if is_independent else 1
         self._started = False
-        self._begun: list[int] | None = None  # the parts that step
-        # Only for games apart: what the others have said last.
+        self._begun: list[int] | None = None  # indices of the parts whose step is under way
+        # Only with `separate`: the last results of all lanes.
         self._observations = np.zeros((num_envs, *self.leaves[0].shape), self.leaves[0].dtype)
         self._rewards = np.zeros(num_envs, np.float32)
         self._terminated = np.zeros(num_envs, bool)
@@ -135,7 +136,7 @@ class AtariVector:
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         if tasks is not None and any(task is not None for task in tasks):
             raise EnvError("env_task_fn is set, but ale-py's games have no tasks")
-        if self._begun is not None:  # a step that nobody waited for, since something went wrong meanwhile
+        if self._begun is not None:  # finish a step that was begun before an error
             for part in self._begun:
                 self._parts[part].recv()
             self._begun = None
@@ -186,7 +187,7 @@ class AtariVector:
         return None
 
     def set_state(self, state: State) -> Leaves:  # noqa: ARG002
-        raise EnvError("ale-py's vector is rebuilt from its actions; it has no state to set")
+        raise EnvError("ale-py's vector has no state to restore; replay its actions instead")
 
     def close(self) -> None:
         for part in self._parts:
@@ -194,7 +195,7 @@ class AtariVector:
 
 
 def _fire_action(part: Any) -> int | None:
-    """The number of the action FIRE; None where a game has none, or its actions are continuous."""
+    """The index of the action FIRE. None if the game has no such action, or its actions are continuous."""
     names = [] if part.continuous else [action.name for action in part.ale.get_action_set()]
     return names.index("FIRE") if "FIRE" in names else None
 
@@ -214,7 +215,7 @@ def _atari_options(spec: EnvSpec) -> dict[str, Any]:
         "repeat_action_probability": registered.get("repeat_action_probability", 0.0),
         "full_action_space": registered.get("full_action_space", False),
         "max_num_frames_per_episode": registered.get("max_num_frames_per_episode", 108_000),
-        "reward_clipping": False,  # returns are reported as they are; clip_rewards is for the learner
+        "reward_clipping": False,  # metrics report unclipped returns; clip_rewards affects the learner only
         **({} if spec.frame_stack == 1 else {"stack_num": spec.frame_stack}),
         **({} if spec.max_episode_steps is None else {"max_num_frames_per_episode": frames}),
         **spec.env_config,
@@ -229,15 +230,15 @@ def _atari_part(spec: EnvSpec, num_envs: int, num_threads: int, options: dict[st
         return AtariVectorEnv(num_envs=num_envs, num_threads=num_threads, autoreset_mode=mode, **options)
     except TypeError as error:
         raise EnvError(
-            f"environment {spec.name!r} could not be made with env_config {spec.env_config}: {error}; with "
-            "atari_preprocessing: false it is a plain Gymnasium environment with its arguments"
+            f"environment {spec.name!r} could not be created with env_config {spec.env_config}: {error}; with "
+            "atari_preprocessing: false it is a plain Gymnasium environment, and takes that environment's arguments"
         ) from error
 
 
 class EnvPoolVector:
-    """EnvPool's vector, for ids like envpool/Pong-v5. Its environments are seeded when they are made, and only then."""
+    """EnvPool's vector, for ids like envpool/Pong-v5. EnvPool seeds environments only when they are created."""
 
-    inexact = "EnvPool seeds its environments once and not each episode"
+    inexact = "EnvPool seeds its environments once, not at each episode"
     episodes_per_seed = 1
     action_masks: Array | None = None
 
@@ -258,7 +259,7 @@ class EnvPoolVector:
         try:
             self._pool: Any = self._make(seed=0)
         except Exception as error:
-            raise EnvError(f"environment {spec.name!r} could not be made by EnvPool: {error}") from error
+            raise EnvError(f"environment {spec.name!r} could not be created by EnvPool: {error}") from error
         self.observation_space: gymnasium.Space[Any] = self._pool.observation_space
         self.action_space: gymnasium.Space[Any] = self._pool.action_space
         self.leaves = spaces.leaves(self.observation_space)
@@ -278,18 +279,18 @@ class EnvPoolVector:
     def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:  # noqa: ARG002
         given = actions.astype(np.int32) if np.issubdtype(actions.dtype, np.integer) else actions
         observations, rewards, terminated, truncated, _ = self._pool.step(given)
-        # A copy: the pool's own arrays are written by its threads.
+        # A copy: EnvPool's threads overwrite its arrays.
         self._observations = tuple(np.array(leaf) for leaf in spaces.split(observations, self.leaves))
         return self._observations, rewards, terminated, truncated
 
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
-        pass  # its answers would come in another order
+        pass  # EnvPool's asynchronous results come in another order
 
     def get_state(self) -> State | None:
         return None
 
     def set_state(self, state: State) -> Leaves:  # noqa: ARG002
-        raise EnvError("EnvPool's environments have no state to set")
+        raise EnvError("EnvPool's environments have no state to restore")
 
     def close(self) -> None:
         self._pool.close()

@@ -1,4 +1,4 @@
-"""Environments written for Gym before 0.26: `reset()` gives the observation alone, `step()` four values."""
+"""Environments written for Gym before 0.26: `reset()` returns only the observation, `step()` four values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _warned: set[str] = set()
 
 
 def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
-    """`env` as it is if it follows Gymnasium's API, else wrapped so that it does."""
+    """Return `env` unchanged if it follows Gymnasium's API, else wrapped in an OldStyleEnv."""
     if hasattr(env, "possible_agents") and (hasattr(env, "observation_spaces") or callable(env.observation_space)):
         raise EnvError(
             f"environment {name!r} is PettingZoo's {type(env).__name__}, which has several agents; make it a "
@@ -29,12 +29,12 @@ def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
     for part in ("reset", "step", "observation_space", "action_space"):
         if not hasattr(env, part):
             raise EnvError(f"environment {name!r} (a {type(env).__name__}) has no {part}; see docs/environments.md")
-    if isinstance(env, gymnasium.Env) and _takes_seed(env):
+    if isinstance(env, gymnasium.Env) and _accepts_seed(env):
         return env
-    if name not in _warned and not is_worker_process():  # workers need not say it again
+    if name not in _warned and not is_worker_process():  # workers do not repeat the warning
         _warned.add(name)
         log.warning(
-            "environment %r is written for an older Gym and was adapted; to bring it up to date, derive it from "
+            "environment %r is written for an older Gym and is adapted by a wrapper; to update it, derive it from "
             "gymnasium.Env, let reset(seed=None, options=None) return (observation, info), and let step() return "
             "(observation, reward, terminated, truncated, info)",
             name,
@@ -44,8 +44,8 @@ def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
     return adapted if limit is None else gymnasium.wrappers.TimeLimit(adapted, limit)
 
 
-def _takes_seed(env: Any) -> bool:
-    """Whether `reset` takes one; wrappers that take anything pass it on to what they wrap."""
+def _accepts_seed(env: Any) -> bool:
+    """Whether `reset` has a parameter `seed`. A wrapper with `**kwargs` passes the seed on to the wrapped layer."""
     for layer in layers(env):
         try:
             parameters = inspect.signature(layer.reset).parameters
@@ -59,9 +59,9 @@ def _takes_seed(env: Any) -> bool:
 
 
 def _without_wrappers_of_make(env: Any) -> tuple[Any, int | None]:
-    """What `gym.make` has wrapped, and its limit of steps.
+    """The environment without the wrappers of `gym.make`, and the step limit of its TimeLimit (or None).
 
-    Each version of Gym wraps what it makes for its own form of `step`; the checker needs names that numpy 2 lacks.
+    These wrappers expect the `step` API of their own Gym version, and the checker uses names that numpy 2 removed.
     """
     limit = None
     while not isinstance(env, gymnasium.Env) and type(env).__name__ in _WRAPPERS_OF_MAKE:
@@ -72,7 +72,7 @@ def _without_wrappers_of_make(env: Any) -> tuple[Any, int | None]:
 
 
 class OldStyleEnv(gymnasium.Env[Any, Any]):
-    """An old environment behind the new API. `done` means terminated, unless `info` says that time ran out."""
+    """Adapts an old environment to Gymnasium's API. `done` means terminated, unless `info` reports a time limit."""
 
     def __init__(self, env: Any, name: str) -> None:
         self.old = env
@@ -88,7 +88,7 @@ class OldStyleEnv(gymnasium.Env[Any, Any]):
         seed: int | None = None,
         options: dict[str, Any] | None = None,  # noqa: ARG002 - the old API has none
     ) -> tuple[Any, dict[str, Any]]:
-        if _takes_seed(self.old):
+        if _accepts_seed(self.old):
             result = self.old.reset(seed=seed)
         else:
             if seed is not None and callable(getattr(self.old, "seed", None)):
@@ -114,7 +114,7 @@ class OldStyleEnv(gymnasium.Env[Any, Any]):
     def render(self) -> Any:
         try:
             return self.old.render(mode="rgb_array")
-        except TypeError:  # it takes no mode
+        except TypeError:  # render() has no parameter `mode`
             return self.old.render()
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class OldStyleEnv(gymnasium.Env[Any, Any]):
 
 
 def _modern_space(space: Any) -> spaces.Space[Any]:
-    """Gym's spaces have the names and attributes of Gymnasium's; only their classes differ."""
+    """Convert a Gym space to Gymnasium's. Names and attributes are the same; only the classes differ."""
     if isinstance(space, spaces.Space):
         return space
     match type(space).__name__:
@@ -139,4 +139,4 @@ def _modern_space(space: Any) -> spaces.Space[Any]:
             return spaces.Dict({key: _modern_space(part) for key, part in space.spaces.items()})
         case "Tuple":
             return spaces.Tuple([_modern_space(part) for part in space.spaces])
-    raise EnvError(f"the space {type(space).__name__} is not one of Gymnasium's")
+    raise EnvError(f"the space {type(space).__name__} is not a Gymnasium space")

@@ -1,7 +1,7 @@
-"""Pong as Andrej Karpathy's "Pong from Pixels" (2016) sees it: what has moved on the field, and two actions.
+"""Pong with the preprocessing of Andrej Karpathy's "Pong from Pixels" (2016): frame differences and two actions.
 
-An observation is the difference of two frames of 80 × 80 pixels, each 1 where a paddle or the ball is and 0 elsewhere;
-the first one of a game is empty. The action is whether to move up; the paddle moves down otherwise.
+An observation is the difference of two consecutive binary frames of 80 × 80 pixels. A pixel is 1 where a paddle or the
+ball is, else 0. The first observation of an episode is all zeros. Action 1 moves the paddle up, action 0 down.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ale_py import roms
 Array = np.ndarray
 
 _PIXELS = 80 * 80
-_EMPTY = (0, 34, 228)  # black and the field's two colours, by their numbers in the console's palette
+_BACKGROUND = (0, 34, 228)  # palette indices: black and the two background colours
 _DOWN, _UP = ale_py.Action.LEFT, ale_py.Action.RIGHT
 
 
 class PongDifference(gymnasium.Env[Array, Array]):
-    """One game, on the emulator itself: a step takes hardly longer than the emulator's.
+    """One game, directly on the ALE emulator. A step has little overhead beyond the emulator's own.
 
     >>> PG(env="PongDifference", config={"env_config": {"frameskip": 4, "repeat_action_probability": 0.25}})
     """
@@ -38,37 +38,37 @@ class PongDifference(gymnasium.Env[Array, Array]):
         self._game = ale_py.ALEInterface()
         self._game.setInt("frame_skip", frameskip)
         self._game.setFloat("repeat_action_probability", repeat_action_probability)
-        self._draws_lots = repeat_action_probability > 0
+        self._is_stochastic = repeat_action_probability > 0
         self._game.loadROM(roms.get_rom_path("pong"))
         self._screen = np.empty((210, 160), np.uint8)
-        self._before = np.zeros(_PIXELS, np.int8)
+        self._previous = np.zeros(_PIXELS, np.int8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed, options=options)
-        if seed is not None and self._draws_lots:  # a new seed takes effect when the game is loaded, which takes long
+        if seed is not None and self._is_stochastic:  # a new seed takes effect only when the ROM is loaded (slow)
             self._game.setInt("random_seed", seed)
             self._game.loadROM(roms.get_rom_path("pong"))
         self._game.reset_game()
-        self._before = self._things()
+        self._previous = self._binary_frame()
         return np.zeros(_PIXELS, np.int8), {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         reward = float(self._game.act(_UP if action[0] else _DOWN))
-        now = self._things()
-        moved, self._before = now - self._before, now
+        now = self._binary_frame()
+        moved, self._previous = now - self._previous, now
         truncated = self._game.game_truncated()
         return moved, reward, self._game.game_over() and not truncated, truncated, {}
 
-    def _things(self) -> Array:
-        """1 where something is, on the field without its frame, every second pixel."""
+    def _binary_frame(self) -> Array:
+        """The binary frame: the cropped field, every second pixel, 1 where a paddle or the ball is."""
         self._game.getScreen(self._screen)
         field = self._screen[35:195:2, ::2].ravel()
-        black, *others = _EMPTY
-        things = field != black
+        black, *others = _BACKGROUND
+        foreground = field != black
         for colour in others:
-            things &= field != colour
-        seen: Array = things.view(np.int8)
-        return seen
+            foreground &= field != colour
+        frame: Array = foreground.view(np.int8)
+        return frame
 
     def render(self) -> Any:
         return self._game.getScreenRGB()

@@ -1,4 +1,4 @@
-"""A look at an environment before a run: its spaces, its pace, and whether equal seeds give equal episodes."""
+"""Probes an environment before a run: its spaces, its speed, and whether its episodes are reproducible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from outplay.envs.global_streams import watching
+from outplay.envs.global_streams import detect_global_streams
 from outplay.envs.lookup import EnvSpec
 from outplay.envs.making import has_native_vector, make_vector
 from outplay.envs.vector import PythonVector, Vector
@@ -20,12 +20,12 @@ from outplay.spaces import Leaf, flat_action, sample_allowed, text_in
 from outplay.streams import seed_for, stream
 
 _STEPS = 500
-_SECONDS = 0.1  # that an episode may take of the probe's time
+_SECONDS = 0.1  # time limit of one probe episode
 
 
 @dataclass(frozen=True)
 class Inexact:
-    """Why a resumed run would not be exact, and what to change."""
+    """Why a resumed run would not be exact, and the remedy."""
 
     reason: str
     remedy: str = ""
@@ -36,36 +36,38 @@ _DIFFERENT = Inexact(
     "draw all random numbers from self.np_random, after super().reset(seed=seed)",
 )
 _SHARED = Inexact(
-    "its environments disturb each other where several run in one process, so results depend on num_workers",
-    "let no environment change what others use: attributes of the class, global variables, a generator of the module",
+    "its environments influence each other if several run in one process, so results depend on num_workers",
+    "do not change state that environments share: class attributes, global variables, a generator of the module",
 )
 
 
 @dataclass(frozen=True)
 class Probe:
+    """Result of `probe_env`."""
+
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     leaves: tuple[Leaf, ...]
     is_native: bool
     inexact: str  # why a resumed run would not be exact; empty if it will be
-    remedy: str  # what to change then
-    step_seconds: float  # of one environment; native vectors take less
+    remedy: str  # how to make it exact
+    step_seconds: float  # of one environment; a native vector is faster per environment
     reset_seconds: float
-    pace_seconds: float  # of a step, with its share of the resets
+    pace_seconds: float  # of a step, including its share of the resets
     has_action_masks: bool = False
-    global_streams: tuple[str, ...] = ()  # of the process, that the environment draws from: each needs its own
+    global_streams: tuple[str, ...] = ()  # global random generators that the environment uses: see OwnStreams
 
     @property
     def left_out(self) -> list[str]:
-        """The names of the parts of an observation that are text."""
+        """The names of the text parts of an observation, which are ignored."""
         return text_in(self.observation_space)
 
 
 @dataclass
 class _Episodes:
-    """What an environment said in the beginning and after each step, as bytes; how long that took."""
+    """The outputs of the reset and of each step, as bytes, and the time they took."""
 
-    said: list[bytes]
+    outputs: list[bytes]
     steps: int = 0
     resets: int = 0
     step_seconds: float = 0.0
@@ -73,11 +75,11 @@ class _Episodes:
 
 
 def probe_env(spec: EnvSpec, seed: int = 0) -> Probe:
-    """Play the beginning of two episodes on one seed with the same actions, and compare them."""
+    """Play the first steps of two episodes with the same seed and actions, and compare their outputs."""
     native = has_native_vector(spec)
-    # The second environment plays the same episode while the first one plays another.
+    # Lane 1 repeats the episode while lane 0 plays another one. This shows whether environments influence each other.
     lanes = 1 if native else 2
-    with watching() as used:
+    with detect_global_streams() as used:
         vector, first = _begin(spec, lanes, seed)
     if used and not native:
         vector.close()
@@ -116,32 +118,32 @@ def _why_inexact(vector: Vector, first: _Episodes, seed: int) -> Inexact:
         return Inexact(vector.inexact)
     if isinstance(vector, PythonVector) and (wrapper := statistics_in(vector.envs[0])) is not None:
         return Inexact(*wrapper)
-    if vector.get_state() is not None:  # what can be saved need not be played again
+    if vector.get_state() is not None:  # restored from its state, not by replay
         return Inexact("")
     last = vector.num_envs - 1
-    if _agree(first, _play(vector, seed, last, first.steps)):
+    if _same_outputs(first, _play(vector, seed, last, first.steps)):
         return Inexact("")
-    return _SHARED if last and _agree(first, _play(vector, seed, 0, first.steps)) else _DIFFERENT
+    return _SHARED if last and _same_outputs(first, _play(vector, seed, 0, first.steps)) else _DIFFERENT
 
 
 def _play(vector: Vector, seed: int, lane: int, most_steps: int = _STEPS) -> _Episodes:
-    """As many steps in this lane as time allows. Lanes before it play as well, on other seeds."""
+    """Play steps in this lane until the time limit. Lower lanes play too, with other seeds."""
     playing = np.arange(vector.num_envs) <= lane
     draw = _random_actions(vector, seed, lane)
     played = _Episodes([])
     started = time.perf_counter()
-    played.said.append(_bytes(*_reset(vector, playing, seed, 0, lane), lane=lane))
+    played.outputs.append(_bytes(*_reset(vector, playing, seed, 0, lane), lane=lane))
     played.reset_seconds, played.resets = time.perf_counter() - started, 1
     for number in range(1, most_steps + 1):
         actions = draw()
         clock = time.perf_counter()
         observations, rewards, terminated, truncated = vector.step(actions, playing)
         stepped = time.perf_counter()
-        played.said.append(_bytes(*observations, rewards, terminated, truncated, lane=lane))
+        played.outputs.append(_bytes(*observations, rewards, terminated, truncated, lane=lane))
         if (ended := (terminated | truncated) & playing).any():
             observations = _reset(vector, ended, seed, number, lane)
             if ended[lane]:
-                played.said[-1] += _bytes(*observations, lane=lane)
+                played.outputs[-1] += _bytes(*observations, lane=lane)
                 played.reset_seconds += time.perf_counter() - stepped
                 played.resets += 1
         played.steps, played.step_seconds = number, played.step_seconds + stepped - clock
@@ -151,8 +153,11 @@ def _play(vector: Vector, seed: int, lane: int, most_steps: int = _STEPS) -> _Ep
 
 
 def _random_actions(vector: Vector, seed: int, watched: int) -> Callable[[], np.ndarray]:
-    """A function that draws actions, the same in all plays for the lane that is watched; allowed ones where masked."""
-    space = copy.deepcopy(vector.action_space)  # the environment may draw from its own
+    """A function that draws actions for all lanes: in the lane `watched`, the same actions in every play.
+
+    With action masks, only allowed actions are drawn.
+    """
+    space = copy.deepcopy(vector.action_space)  # a copy, since the environment may sample from the original
     space.seed(seed_for(seed, "probe"))
     if vector.action_masks is None:
         return lambda: np.stack([flat_action(space, space.sample())] * vector.num_envs)
@@ -166,7 +171,7 @@ def _random_actions(vector: Vector, seed: int, watched: int) -> Callable[[], np.
 
 
 def _reset(vector: Vector, lanes: np.ndarray, seed: int, number: int, watched: int) -> tuple[np.ndarray, ...]:
-    """The lane that is watched has the same seeds in all plays."""
+    """Reset lanes. The lane `watched` gets the same seeds in every play."""
     distances = [abs(watched - lane) for lane in np.flatnonzero(lanes).tolist()]
     return vector.reset(lanes, [seed_for(seed, "probe", number, distance) for distance in distances])
 
@@ -175,6 +180,6 @@ def _bytes(*arrays: np.ndarray, lane: int) -> bytes:
     return b"".join(array[lane].tobytes() for array in arrays)
 
 
-def _agree(first: _Episodes, second: _Episodes) -> bool:
-    """As far as both got."""
-    return all(a == b for a, b in zip(first.said, second.said, strict=False))
+def _same_outputs(first: _Episodes, second: _Episodes) -> bool:
+    """Whether the outputs are equal. Only steps that both played are compared."""
+    return all(a == b for a, b in zip(first.outputs, second.outputs, strict=False))

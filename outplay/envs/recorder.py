@@ -1,4 +1,4 @@
-"""How a Fragment is filled step by step, and what is wrong with the numbers in it."""
+"""The Recorder fills a Fragment step by step; `check_values` rejects invalid numbers in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outplay.spaces import Leaves
 
 
 class Recorder:
-    """The arrays of a Fragment while it is being filled."""
+    """The arrays of a Fragment under construction. They grow if an episode is longer than expected."""
 
     def __init__(self, vector: Vector, group: int, state: dict[str, Array], steps: int, complete: bool) -> None:
         self.vector = vector
@@ -31,7 +31,7 @@ class Recorder:
         self.actions: Array | None = None
         self.extras: dict[str, Array] = {}
         self.action_mask: Array | None = None
-        self.state = {name: np.array(array) for name, array in state.items()}  # a policy may change its own in place
+        self.state = {name: np.array(array) for name, array in state.items()}  # copies: a policy may update in place
         self.finals: list[tuple[int, int, Leaves]] = []
         self.returns: list[float] = []
         self.lengths: list[int] = []
@@ -122,36 +122,36 @@ class Recorder:
 
 
 def check_values(fragment: Fragment, vector: Vector, began: Array, fresh: Array) -> None:
-    """Refuse numbers that no network can learn from; say where they came from.
+    """Raise EnvError if an observation or reward is not finite, or not in its space. The message says where.
 
-    `began`: how many steps the lanes' episodes had when the Fragment began. `fresh`: the lanes whose last observation
+    `began` (E,): length of each lane's episode when the Fragment started. `fresh` (E,): True where the last observation
     is the first one of an episode.
     """
     for i, leaf in enumerate(vector.leaves):
-        if (wrong := spaces.problem_in(leaf, fragment.observations[i])) is not None:
+        if (wrong := spaces.invalid_value(leaf, fragment.observations[i])) is not None:
             (t, lane, *index), problem = wrong
-            _refuse(fragment, vector, lane, _steps_before(fragment, began, t, lane), leaf, index, problem)
-        if (wrong := spaces.problem_in(leaf, fragment.final_observations[i])) is not None:
+            _raise_invalid(fragment, vector, lane, _steps_before(fragment, began, t, lane), leaf, index, problem)
+        if (wrong := spaces.invalid_value(leaf, fragment.final_observations[i])) is not None:
             (row, *index), problem = wrong
             t, lane = int(fragment.final_steps[row]), int(fragment.final_lanes[row])
-            _refuse(fragment, vector, lane, _steps_before(fragment, began, t, lane) + 1, leaf, index, problem)
-        if (wrong := spaces.problem_in(leaf, fragment.last_observations[i])) is not None:
+            _raise_invalid(fragment, vector, lane, _steps_before(fragment, began, t, lane) + 1, leaf, index, problem)
+        if (wrong := spaces.invalid_value(leaf, fragment.last_observations[i])) is not None:
             (lane, *index), problem = wrong
             last = _steps_before(fragment, began, len(fragment.rewards) - 1, lane) + 1
-            _refuse(fragment, vector, lane, 0 if fresh[lane] else last, leaf, index, problem)
-    if len(unlearnable := np.argwhere(~np.isfinite(fragment.rewards))):
-        t, lane = unlearnable[0].tolist()
-        problem = f"is {fragment.rewards[t, lane]}; every number that it returns must be finite"
-        _refuse(fragment, vector, lane, _steps_before(fragment, began, t, lane) + 1, None, [], problem)
+            _raise_invalid(fragment, vector, lane, 0 if fresh[lane] else last, leaf, index, problem)
+    if len(not_finite := np.argwhere(~np.isfinite(fragment.rewards))):
+        t, lane = not_finite[0].tolist()
+        problem = f"is {fragment.rewards[t, lane]}; all observations and rewards must be finite"
+        _raise_invalid(fragment, vector, lane, _steps_before(fragment, began, t, lane) + 1, None, [], problem)
 
 
 def _steps_before(fragment: Fragment, began: Array, t: int, lane: int) -> int:
-    """How many steps an episode had when step `t` of the Fragment began."""
+    """The length of the lane's episode before step `t` of the Fragment."""
     starts = np.flatnonzero(fragment.episode_start[: t + 1, lane])
     return t - int(starts[-1]) if len(starts) else int(began[lane]) + t
 
 
-def _refuse(
+def _raise_invalid(
     fragment: Fragment,
     vector: Vector,
     lane: int,

@@ -1,4 +1,4 @@
-"""Names of environments that are not there: what was probably meant, and how to get it."""
+"""Error messages for unknown environment names: the most similar name, or the package to install."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gymnasium.envs.registration import find_highest_version, parse_env_id
 
 from outplay.errors import nearest
 
-# Well-known packages whose ids are there once a module is imported: how the ids begin, what to install, what to import.
+# Well-known packages that register ids on import: (pattern of their ids, package to install, module to import).
 _FAMILIES = (
     (r"MiniGrid-|BabyAI-", "minigrid", "minigrid"),
     (r"(highway|merge|roundabout|parking|intersection|racetrack|exit|lane-keeping|two-way|u-turn)-", "highway-env",
@@ -33,22 +33,22 @@ _FAMILIES = (
 _OLD_ATARI = re.compile(r"^([A-Za-z]+?)(-ram)?(NoFrameskip|Deterministic)?-v[0-4]$")
 
 
-def unknown(env: str, others: Iterable[str]) -> str:
-    """The sentence about an id that nobody has registered; `others` are names that are no Gymnasium ids."""
-    for begins, package, module in _FAMILIES:
-        if re.match(begins, env):
+def unknown_env_message(env: str, others: Iterable[str]) -> str:
+    """The error message for an unregistered id. `others` are known names that are not Gymnasium ids."""
+    for pattern, package, module in _FAMILIES:
+        if re.match(pattern, env):
             install = "" if importlib.util.find_spec(module.split(".")[0]) else f"pip install {package}, and "
             return f"no environment {env!r} before {module!r} is imported: {install}name it {module + ':' + env!r}"
     if meant := _other_version(env) or _atari(env):
         return f"no environment {env!r}. Did you mean {meant!r}?"
     hint = nearest(env, [*gymnasium.registry, *others])
     if "Did you mean" not in hint:
-        hint = "; a Gymnasium id, an import path (module:Class) or a name given to register_env() is needed"
+        hint = "; give a Gymnasium id, an import path (module:Class) or a name registered with register_env()"
     return f"no environment {env!r}{hint}"
 
 
-def newer(env_id: str) -> str:
-    """Words about the newest version of an environment; empty if it is this one."""
+def newer_version_hint(env_id: str) -> str:
+    """The end of an error message: the newest version of an environment. Empty if `env_id` is the newest."""
     newest = _other_version(env_id)
     return f"; the newest version is {newest!r}" if newest and newest != env_id else ""
 
@@ -63,7 +63,7 @@ def _other_version(env: str) -> str | None:
 
 
 def _atari(env: str) -> str | None:
-    """The present id of a game; looked up in ale-py's files, since importing it would register ids."""
+    """The current id of a game. Looked up in the files of ale-py, because importing ale-py would register ids."""
     matched, package = _OLD_ATARI.match(env), importlib.util.find_spec("ale_py")
     if not matched or package is None:
         return None

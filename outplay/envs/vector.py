@@ -1,4 +1,4 @@
-"""Vectors: a fixed number of environments behind one step. What an EnvGroup is built on."""
+"""Vectors: a fixed number of environments with one batched step. Each EnvGroup has one vector."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ State = dict[str, Any]
 
 
 class Vector(Protocol):
-    """Environments stepped together. It never restarts one by itself: the EnvGroup decides when, and on which seed.
+    """Environments stepped together, one per lane. No autoreset: the EnvGroup resets lanes and chooses their seeds.
 
     >>> observations = vector.reset(np.ones(vector.num_envs, bool), seeds)
     >>> observations, rewards, terminated, truncated = vector.step(actions)
     >>> ended = terminated | truncated
-    >>> observations = vector.reset(ended, seeds_of_those)  # the other rows stay as they are
+    >>> observations = vector.reset(ended, seeds_of_ended_lanes)  # the other rows do not change
 
-    The arrays that `step` and `reset` return may be overwritten by the next call; so may `action_masks`.
+    The next call may overwrite the arrays that `step` and `reset` return, and `action_masks`.
 
-    A vector that steps in threads can do so while its caller does something else:
+    A vector that steps in threads can step in the background:
 
     >>> vector.begin(actions)
     >>> ...
-    >>> observations, rewards, terminated, truncated = vector.step(actions)  # waits for what has begun
+    >>> observations, rewards, terminated, truncated = vector.step(actions)  # waits for the result
     """
 
     name: str  # of the environment
@@ -44,38 +44,37 @@ class Vector(Protocol):
     leaves: tuple[Leaf, ...]
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
-    action_masks: Array | None  # (E, n): the actions that are allowed now, where the environments say so
-    inexact: str  # why its episodes cannot be played again; empty if they can
-    episodes_per_seed: (
-        int  # more than 1 where seeding takes long: a seed is followed by so many episodes, its own among them
-    )
+    action_masks: Array | None  # (E, n): True where an action is allowed; None without action masks
+    inexact: str  # why episodes are not reproducible from seed and actions; empty if they are
+    episodes_per_seed: int  # consecutive episodes that one seed determines; more than 1 where seeding is slow
 
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
-        """Start a new episode in these lanes (a bool for each), with a seed, and perhaps a task, for each of them.
+        """Start a new episode in the lanes where `lanes` (E,) is True. Returns the observations of all lanes.
 
-        Without a seed (None), it is the episode that follows from the lane's last seed and the number of resets since.
+        `seeds` and `tasks` have one entry per lane that is reset. If a seed is None, the episode is determined by the
+        lane's last seed and the number of resets since then.
         """
 
     def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:
         """Observations, rewards, terminated and truncated of all lanes.
 
-        Only those in `lanes` (all, unless given) matter to the caller: the others may be stepped or stay as they are.
+        The caller uses only the lanes where `lanes` (E,) is True; default: all. Other lanes may be stepped or not.
         """
 
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
-        """Start what `step` with the same arguments, the next call, will finish. It may as well leave all to `step`."""
+        """Start a step in the background. The next call must be `step` with the same arguments. May do nothing."""
 
     def get_state(self) -> State | None:
-        """The state of all environments as arrays and numbers, or None if it has to be rebuilt from actions."""
+        """The state of all environments as arrays and numbers. None if it must be rebuilt by replaying actions."""
 
     def set_state(self, state: State) -> Leaves:
-        """Go back to a state; the observations there."""
+        """Restore a state. Returns its observations."""
 
     def close(self) -> None: ...
 
 
 class PythonVector:
-    """Environments in Python, one after the other, in one process."""
+    """Steps Python environments sequentially, in one process."""
 
     inexact = ""
     episodes_per_seed = 1
@@ -141,19 +140,19 @@ class PythonVector:
             self._terminated[lane] = terminated if type(terminated) is bool else self._flag("terminated", terminated)
             self._truncated[lane] = truncated if type(truncated) is bool else self._flag("truncated", truncated)
             if plain and isinstance(observation, np.ndarray) and observation.shape == shape:
-                self._observations[0][lane] = observation  # the usual case, without a detour
+                self._observations[0][lane] = observation  # fast path of the usual case
             else:
                 spaces.write(observation, self.leaves, self._observations, lane, self._after_step)
             self._rewards[lane] = reward if type(reward) is float else self._number(reward)
         if self.action_masks is not None:
             stepped = np.ones(self.num_envs, bool) if lanes is None else lanes
             ended = self._terminated | self._truncated
-            self.action_masks[ended] = True  # no action follows: a game that is over may allow none
+            self.action_masks[ended] = True  # no action follows, and an ended episode may allow none
             self._read_masks(np.flatnonzero(stepped & ~ended).tolist())
         return self._observations, self._rewards, self._terminated, self._truncated
 
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
-        pass  # one environment after the other: there is nothing to be gained
+        pass  # sequential: nothing can run in the background
 
     def _sizes_of_masks(self) -> list[int]:
         try:
@@ -181,7 +180,7 @@ class PythonVector:
             raise EnvError(f"env_task_fn is set, but environment {self.name!r} has no set_task(task)")
         try:
             if isinstance(env, OwnStreams):
-                if seed is not None:  # what it draws for a task must not depend on the episode before
+                if seed is not None:  # random numbers drawn in set_task() must not depend on the previous episode
                     env.seed_streams(seed)
                 env.call(inner.set_task, task)
             else:
@@ -214,7 +213,7 @@ class PythonVector:
         return None
 
     def set_state(self, state: State) -> Leaves:  # noqa: ARG002
-        raise EnvError(f"environment {self.name!r} is rebuilt from its actions; it has no state to set")
+        raise EnvError(f"environment {self.name!r} has no state to restore; replay its actions instead")
 
     def close(self) -> None:
         for env in self.envs:

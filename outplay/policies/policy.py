@@ -149,7 +149,7 @@ class Policy:
         for row, observation in enumerate(observations.values()):
             spaces.write(observation, self.leaves, rows, row, "this is")
         for leaf, values in zip(self.leaves, rows, strict=True):
-            if (wrong := spaces.problem_in(leaf, values)) is not None:
+            if (wrong := spaces.invalid_value(leaf, values)) is not None:
                 raise EnvError(f"this is an {spaces.element(leaf, wrong[0][1:])} that {wrong[1]}")
         state = self._checked_state(state, len(observations))
         mask = None if masks is None else self._checked_masks(masks, list(observations))

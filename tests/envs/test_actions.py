@@ -206,7 +206,7 @@ def test_what_is_left_of_a_space_without_its_text() -> None:
     assert str(without_text(space)) == "Tuple(text (left out), Dict('a': text (left out), 'b': Discrete(2)))"
     plain = spaces.Dict({"b": spaces.Discrete(2)})
     assert without_text(plain) is plain
-    with pytest.raises(EnvError, match="the observation is nothing but text"):
+    with pytest.raises(EnvError, match="the observation consists of text only"):
         leaves(without_text(text))
 
 

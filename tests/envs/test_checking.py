@@ -37,7 +37,7 @@ def test_auto_uses_workers_where_an_environment_is_slow(monkeypatch: pytest.Monk
         (
             probes.Flawed,
             {"flaw": "observation is nan"},
-            "step() returned an observation[0] that is nan; every number that it returns must be finite (step 5)",
+            "step() returned an observation[0] that is nan; all observations and rewards must be finite (step 5)",
         ),
         (probes.Flawed, {"flaw": "reward is nan"}, "a reward is nan"),
         (probes.Flawed, {"flaw": "observation has another shape"}, "an observation of shape (3,)"),
@@ -63,7 +63,7 @@ def test_check_env_finds_nothing_wrong_with_what_is_right() -> None:
 
 FLAWS = {
     "raises": r"environment '.*Flawed' raised in step\(\): RuntimeError: the gripper is stuck",
-    "observation is nan": r"Flawed': step \d+ of an episode returned an observation\[0\] that is nan; every number",
+    "observation is nan": r"Flawed': step \d+ of an episode returned an observation\[0\] that is nan; all observations",
     "reward is nan": r"Flawed': step \d+ of an episode returned a reward that is nan; .* \(EnvGroup 0, lane 0\)",
     "reward is infinite": r"Flawed': step \d+ of an episode returned a reward that is inf",
     "observation has another shape": r"Flawed': step\(\) returned an observation of shape \(3,\), but its",

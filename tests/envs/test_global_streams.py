@@ -87,14 +87,16 @@ def test_an_environment_that_raises_gives_the_streams_back() -> None:
 def test_check_env_tells_that_they_are_used_and_that_runs_are_exact_all_the_same() -> None:
     found = list(check_env(EnvSpec("it", odd.SeedsGlobals)))
     assert not [text for kind, text in found if kind == "problem"]
-    assert any("streams that a process has in common (numpy, random)" in text for kind, text in found if kind == "note")
+    assert any(
+        "global random generators of the process (numpy, random)" in text for kind, text in found if kind == "note"
+    )
     assert any("runs can be resumed exactly" in text for _, text in found)
 
 
 def test_environments_that_disturb_each_other_are_found(caplog: pytest.LogCaptureFixture) -> None:
     found = list(check_env(EnvSpec("it", odd.SharesGenerator)))
     assert any(
-        "disturb each other where several run in one process" in text for kind, text in found if kind == "problem"
+        "influence each other if several run in one process" in text for kind, text in found if kind == "problem"
     )
     with PPO(env=odd.SharesGenerator, config=SMALL) as trainer:
         assert "results depend on num_workers" in caplog.text

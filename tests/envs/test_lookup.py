@@ -23,7 +23,7 @@ def test_a_gymnasium_id() -> None:
     assert find_env("CartPole-v1") == ("CartPole-v1", None)
     with pytest.raises(EnvError, match=r"no environment 'CartPole-v9'\. Did you mean 'CartPole-v1'"):
         find_env("CartPole-v9")
-    with pytest.raises(EnvError, match=r"no environment 'Nothing'.*; a Gymnasium id, an import path"):
+    with pytest.raises(EnvError, match=r"no environment 'Nothing'.*; give a Gymnasium id, an import path"):
         find_env("Nothing")
 
 
@@ -99,9 +99,9 @@ def test_env_config_is_one_dict_or_keywords() -> None:
     for factory in (takes_env_config, takes_config, probes.Walk):
         spec = EnvSpec("it", factory, {"length": 3})
         assert spec.make().unwrapped.length == 3  # type: ignore[attr-defined]
-    with pytest.raises(EnvError, match=r"'it' could not be made with env_config \{'size': 3\}: TypeError"):
+    with pytest.raises(EnvError, match=r"'it' could not be created with env_config \{'size': 3\}: TypeError"):
         EnvSpec("it", probes.Walk, {"size": 3}).make()
-    with pytest.raises(EnvError, match="could not be made with env_config"):
+    with pytest.raises(EnvError, match="could not be created with env_config"):
         EnvSpec("CartPole-v1", None, {"size": 3}).make()
 
 
@@ -132,7 +132,7 @@ def test_a_vector_is_refused_by_the_name_of_its_autoreset_mode() -> None:
     def vector() -> Any:
         return gymnasium.make_vec("CartPole-v1", 2)
 
-    with pytest.raises(EnvError, match=r"made a VectorEnv \(autoreset mode AutoresetMode.NEXT_STEP\)"):
+    with pytest.raises(EnvError, match=r"is a VectorEnv \(autoreset mode AutoresetMode.NEXT_STEP\)"):
         EnvSpec("it", vector).make()
 
 

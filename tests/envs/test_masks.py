@@ -106,8 +106,8 @@ FLAWS: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({"mask": [0, 0, 0]}, r"action_masks\(\) returned a mask that allows no action"),
     "shape": ({"mask": [1, 1]}, r"action_masks\(\) returned a mask of shape \(2,\); one entry .* needed: \(3,\)"),
     "matrix": ({"mask": [[1, 1, 1]]}, r"a mask of shape \(1, 3\)"),
-    "values": ({"mask": [1, 0, 2]}, r"a mask of other values than True and False \(1 and 0\)"),
-    "texts": ({"mask": ["yes", "no", "no"]}, "a mask of other values than True and False"),
+    "values": ({"mask": [1, 0, 2]}, r"a mask with values other than True and False \(1 and 0\)"),
+    "texts": ({"mask": ["yes", "no", "no"]}, "a mask with values other than True and False"),
     "None": ({"mask": None}, r"a mask of shape \(\)"),
     "ragged": ({"mask": [[1], [1, 0]]}, r"returned a list that is not an array"),
     "raises": ({"mask": "raises"}, r"raised in action_masks\(\): RuntimeError: no rules today"),
@@ -130,7 +130,7 @@ def test_masks_are_for_choices_only() -> None:
         def __init__(self) -> None:
             self.action_space = spaces.Box(-1, 1, (2,))  # type: ignore[assignment]
 
-    with pytest.raises(EnvError, match=r"has action_masks\(\): action masks are for Discrete and MultiDiscrete action"):
+    with pytest.raises(EnvError, match=r"has action_masks\(\): action masks need a Discrete or MultiDiscrete action"):
         PPO(env=Continuous, config={"num_workers": 0})
 
 

@@ -77,7 +77,7 @@ class SlowReset(probes.Walk):
 def test_check_env_names_the_number_that_is_out_of_bounds_once() -> None:
     found = [text for kind, text in check_env(EnvSpec("it", Outside)) if kind == "problem"]
     assert len(found) == 1
-    assert "outside of its bounds -0.5 to 0.5" in found[0]
+    assert "outside its bounds -0.5 to 0.5" in found[0]
     assert "returned an observation[" in found[0]
 
 
@@ -142,7 +142,7 @@ def test_wrappers_with_running_statistics_are_recognised(reward: bool, caplog: p
     assert len(said) == 1
     assert "NormalizeObservation" in said[0]
     assert ("NormalizeReward" in said[0]) == reward
-    assert "begin anew in every evaluation and resumed run" in said[0]
+    assert "are reset in every evaluation and resumed run" in said[0]
     assert "set normalize_observations: true" in said[0]
     assert "two different episodes" not in said[0]
     found = list(check_env(EnvSpec("it", normalised, {"reward": reward})))
@@ -153,7 +153,7 @@ def test_a_vector_with_such_a_wrapper_is_refused_with_the_same_advice() -> None:
     def vector() -> Any:
         return gymnasium.wrappers.vector.NormalizeObservation(gymnasium.make_vec("CartPole-v1", 2))
 
-    with pytest.raises(EnvError, match=r"made a VectorEnv .*set normalize_observations: true"):
+    with pytest.raises(EnvError, match=r"is a VectorEnv .*set normalize_observations: true"):
         EnvSpec("it", vector).make()
 
 

@@ -230,7 +230,7 @@ for name in {names}:
 def test_a_version_that_is_gone_names_the_newest() -> None:
     name, factory = find_env("HalfCheetah-v2")
     with pytest.raises(
-        EnvError, match=r"'HalfCheetah-v2' could not be made .*; the newest version is 'HalfCheetah-v5'"
+        EnvError, match=r"'HalfCheetah-v2' could not be created .*; the newest version is 'HalfCheetah-v5'"
     ):
         EnvSpec(name, factory).make()
 

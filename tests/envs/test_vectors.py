@@ -11,7 +11,7 @@ import pytest
 
 from outplay import EnvError
 from outplay.envs import EnvSpec, Vector, make_vector
-from outplay.envs.native import _FORGETFUL, AtariVector
+from outplay.envs.native import _INDEPENDENT_RESETS, AtariVector
 from outplay.envs.pong import PongDifference
 from outplay.testing import VectorConformance
 from outplay.testing.vector import arrays, check_follows_from_seed, play
@@ -82,7 +82,7 @@ class TestASpaceOfSpaces(VectorConformance):
 @pytest.mark.parametrize(("fire", "lives"), [(False, {4}), (True, {0})])
 def test_breakout_goes_on_after_a_lost_life_if_fire_is_pressed(apart: bool, fire: bool, lives: set[int]) -> None:
     """A player who does nothing at all loses one ball, and then waits for ever; or loses all five."""
-    vector = make_vector(EnvSpec("ALE/Breakout-v5", fire_on_reset=fire), 2, apart=apart)
+    vector = make_vector(EnvSpec("ALE/Breakout-v5", fire_on_reset=fire), 2, separate=apart)
     assert isinstance(vector, AtariVector)
     vector.reset(np.ones(2, bool), [0, 1])
     playing, ended = np.ones(2, bool), np.zeros(2, np.int64)
@@ -101,7 +101,7 @@ def test_breakout_goes_on_after_a_lost_life_if_fire_is_pressed(apart: bool, fire
 @pytest.mark.parametrize("name", ["Atari", "Atari with FIRE"])
 def test_games_apart_are_the_same_and_those_that_wait_do_not_move(name: str) -> None:
     spec = VECTORS[name]
-    together, apart = make_vector(spec, 3, 2), make_vector(spec, 3, 2, apart=True)
+    together, apart = make_vector(spec, 3, 2), make_vector(spec, 3, 2, separate=True)
     assert play(together, 60) == play(apart, 60)
     apart.reset(np.ones(3, bool), [0, 1, 2])
     actions = np.ones((3, *apart.action_space.shape), np.int64)
@@ -145,13 +145,13 @@ def things(frame: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_step_that_nobody_waited_for_is_forgotten_by_a_reset(apart: bool) -> None:
     spec = VECTORS["Atari"]
-    left, fresh = make_vector(spec, 2, apart=apart), make_vector(spec, 2, apart=apart)
+    left, fresh = make_vector(spec, 2, separate=apart), make_vector(spec, 2, separate=apart)
     left.reset(np.ones(2, bool), [0, 1])
     left.begin(np.ones(2, np.int64))
     assert play(left, 10) == play(fresh, 10)
 
 
-@pytest.mark.parametrize("game", sorted(_FORGETFUL))
+@pytest.mark.parametrize("game", sorted(_INDEPENDENT_RESETS))
 def test_a_game_that_is_seeded_now_and_then_forgets_what_was_played(game: str) -> None:
     name = "ALE/" + "".join(word.capitalize() for word in game.split("_")) + "-v5"
     spec = EnvSpec(name, None, {"repeat_action_probability": 0.0})

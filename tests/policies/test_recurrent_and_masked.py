@@ -357,7 +357,7 @@ def test_a_state_of_objects_is_refused() -> None:
 
     with (
         ObjectsPPO(env=probes.Walk, config={**SMALL, "num_workers": 0}) as trainer,
-        pytest.raises(TypeError, match="state 'count' is an array of objects, which cannot be saved"),
+        pytest.raises(TypeError, match="state 'count' of the policy has dtype object, which cannot be saved"),
     ):
         trainer.train()
 
