@@ -182,7 +182,7 @@ class Staff:
     # The end of work
 
     def done(self, index: int, kept: tuple[int, ...] | None) -> None:
-        """A worker has run its task. If the task is to be retried, `kept` are the arguments that are still in use."""
+        """A worker has run its task. `kept` is None or, if the task may be retried, the arguments still in use."""
         worker = self.workers[index]
         if worker.killed_because is not None:
             if kept is None:
