@@ -128,7 +128,7 @@ def test_what_a_submitted_job_has_set_is_not_set_again(monkeypatch: pytest.Monke
 
 def test_a_folder_too_large_to_send_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(shipping, "MOST_BYTES", 1000)
+    monkeypatch.setattr(shipping, "MAX_BYTES", 1000)
     (tmp_path / "data.bin").write_bytes(b"x" * 2000)
     with pytest.raises(outplay.EngineError, match="put your program into a folder of its own"):
         shipping.cluster_runtime_env()
