@@ -1,6 +1,6 @@
-"""Fragments: what EnvGroups collect; and the Batch that they are joined into. Arrays, no Python objects.
+"""The Fragment (experience of one EnvGroup) and the Batch (all Fragments of an iteration). Both consist of arrays.
 
-Shapes: T steps, E lanes of one EnvGroup, N lanes of all of them.
+Shapes: T steps, E lanes of one EnvGroup, N lanes of all EnvGroups.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ InitialState = Callable[[int], dict[str, Array]]  # for a number of lanes, as Po
 class Fragment:
     """T steps × E lanes of experience from one EnvGroup.
 
-    `extras` is what the policy said about its actions (the distribution's parameters as "dist", perhaps "value").
-    `valid` is False where a lane waited for others to finish (`complete_episodes`). An episode's last observation is
-    kept in `final_observations` if the episode was truncated, because its value counts: at step `final_steps[i]` of
-    lane `final_lanes[i]`. `policy_state` is the recurrent state before the first step, `last_policy_state` the one
-    after the last step. Where an episode starts there, its row is the policy's initial state. Policies without
-    recurrent state have empty dicts.
+    - `extras`: outputs of the policy per action: the distribution's parameters as "dist", and "value" if available.
+    - `valid`: False where a lane waited for other lanes to end their episodes (`complete_episodes`).
+    - `final_observations`: last observations of truncated episodes, for bootstrapping. Entry i belongs to step
+      `final_steps[i]` of lane `final_lanes[i]`.
+    - `policy_state`, `last_policy_state`: recurrent state before the first step and after the last step. Lanes where
+      an episode starts at that point have the initial state. Empty for policies without recurrent state.
     """
 
     group: int
     version: int  # of the Weights that acted
     observations: Leaves  # (T, E, …) each
-    actions: Array  # (T, E, …), as the policy chose them
-    rewards: Array  # (T, E), as the environment gave them
+    actions: Array  # (T, E, …), before action scaling
+    rewards: Array  # (T, E), neither scaled nor clipped
     terminated: Array  # (T, E)
     truncated: Array  # (T, E)
     valid: Array  # (T, E)
     episode_start: Array  # (T, E): the observation is an episode's first
     extras: dict[str, Array]  # (T, E, …) each
-    last_observations: Leaves  # (E, …): what comes after the last step
+    last_observations: Leaves  # (E, …): after the last step
     final_observations: Leaves  # (K, …)
     final_steps: Array  # (K,)
     final_lanes: Array  # (K,)
-    action_mask: Array | None = None  # (T, E, n): the actions that were allowed; None where all are
+    action_mask: Array | None = None  # (T, E, n): True where an action was allowed; None without action masks
     policy_state: dict[str, Array] = field(default_factory=dict)  # (E, …) each
     last_policy_state: dict[str, Array] = field(default_factory=dict)  # (E, …) each
     episode_returns: Array = field(default_factory=lambda: np.zeros(0))  # of the episodes that ended, in order
     episode_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,): the number of each lane's episode
-    running_returns: Array = field(default_factory=lambda: np.zeros(0))  # (E,): of the episodes that go on
+    episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,): index of each lane's episode
+    running_returns: Array = field(default_factory=lambda: np.zeros(0))  # (E,): of episodes that have not ended
     running_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)
-    vector_state: dict[str, Any] | None = None  # after the last step, where the vector can be restored
-    number: int = 0  # how many the EnvGroup had collected before it
-    task: Any = None  # of the episodes that began in it
-    wrongly_rebuilt: int = 0  # lanes that were rebuilt before it and are not as they were
-    seconds: dict[str, float] = field(default_factory=dict)  # of the stages: act, step
+    vector_state: dict[str, Any] | None = None  # after the last step, if the vector can be restored
+    number: int = 0  # index of this Fragment in its EnvGroup
+    task: Any = None  # of the episodes that started in this Fragment
+    wrongly_rebuilt: int = 0  # lanes whose state differs from the original after a rebuild before this Fragment
+    seconds: dict[str, float] = field(default_factory=dict)  # time per stage: act, step
 
     @property
     def steps(self) -> int:
@@ -65,7 +65,7 @@ class Fragment:
 
 @dataclass
 class Batch:
-    """The Fragments of one iteration, side by side in EnvGroup order: T steps × N lanes."""
+    """The Fragments of one iteration, concatenated along the lanes in EnvGroup order: T steps × N lanes."""
 
     actions: Array
     rewards: Array
@@ -86,24 +86,24 @@ class Batch:
 
     @cached_property
     def observations(self) -> Leaves:
-        """(T, N, …) each. Put together when they are asked for, since they are large."""
+        """(T, N, …) each. Concatenated on first access, since they are large."""
         leaves = range(len(self.fragments[0].observations))
         return tuple(_concatenate([f.observations[i] for f in self.fragments], len(self.rewards)) for i in leaves)
 
     def subsample(self, leaf: int, max_rows: int) -> Array:
-        """At most about `max_rows` rows of a leaf of the observations, from all lanes."""
+        """About `max_rows` rows (at most) of one observation leaf, from all lanes."""
         every = -(-self.steps // max_rows)
         return np.concatenate([f.observations[leaf][::every][f.valid[::every]] for f in self.fragments])
 
     def observation_parts(self, leaf: int) -> list[Array]:
-        """A leaf of the observations in pieces (T, lanes, …) that `observations` would concatenate along the lanes.
+        """One observation leaf as a list of arrays (T, lanes, …), one per Fragment.
 
-        For whoever joins them elsewhere, as on a GPU.
+        For a learner that concatenates them on another device.
         """
         return [f.observations[leaf] for f in self.fragments]
 
     def parts(self) -> Iterator[tuple[Batch, slice]]:
-        """The Batch as smaller ones, each with its lanes here. For learners that must not join all observations."""
+        """Split the Batch by Fragment: (smaller Batch, its lanes in this Batch). Avoids copying all observations."""
         lane = 0
         for fragment in self.fragments:
             lanes = fragment.rewards.shape[1]
@@ -115,7 +115,7 @@ class Batch:
         return self.valid.size if self.all_valid else int(self.valid.sum())
 
     def rows(self, array: Array) -> Array:
-        """A (T, N, …) array as rows, without those that are not valid."""
+        """Flatten a (T, N, …) array to rows, valid steps only."""
         flat = array.reshape(-1, *array.shape[2:])
         return flat if self.all_valid else flat[self.valid.reshape(-1)]
 
@@ -123,10 +123,10 @@ class Batch:
         return tuple(self.rows(leaf) for leaf in self.observations)
 
     def sequences(self, length: int | None = None, initial_state: InitialState | None = None) -> Sequences:
-        """The valid steps as sequences for a recurrent policy, lane by lane, in order of time.
+        """The valid steps as sequences for a recurrent policy, lane by lane, in time order.
 
-        A sequence never crosses the start of an episode. With `length` it is also cut every `length` steps, counted
-        from its beginning. `initial_state` is the policy's method; zeros unless given.
+        A sequence never crosses the start of an episode. `length` also splits it every `length` steps.
+        `initial_state` is `Policy.initial_state`; default: zeros.
         """
         steps = len(self.valid)
         valid, starts = self.valid.T.ravel(), self.episode_start.T.ravel()  # one lane after the other
@@ -162,21 +162,21 @@ class Batch:
 
 @dataclass(frozen=True)
 class Sequences:
-    """S sequences of steps of a Batch, side by side, padded to the length L of the longest.
+    """S sequences of steps of a Batch, padded to the length L of the longest one.
 
     >>> sequences = batch.sequences(20, policy.initial_state)
     >>> observations = tuple(sequences.take(leaf) for leaf in batch.observations)  # (L, S, …) each
     >>> loss = (losses * sequences.valid).sum() / sequences.valid.sum()
 
-    `policy_state` is the recurrent state where each sequence begins. It is known where a Fragment or an episode begins.
-    Where a sequence was cut off from the one before by `length`, it is not recorded: `policy_state` has the initial
-    state, and `continues` has the sequence before. A learner that unrolls that one first can use its last state.
+    `policy_state` is the recurrent state before each sequence. It is known at the start of a Fragment or an episode.
+    It is not recorded where `length` split an episode: there, `policy_state` has the initial state, and `continues` is
+    the index of the previous sequence. A learner can unroll the previous sequence first and use its last state.
     """
 
     steps: Array  # (L, S): of the Batch; padding repeats the last step
     lanes: Array  # (S,): of the Batch
     valid: Array  # (L, S): False where it is padding
-    continues: Array  # (S,): the sequence right before, in the same episode and Fragment; -1 where there is none
+    continues: Array  # (S,): index of the previous sequence in the same episode and Fragment; -1 if none
     policy_state: dict[str, Array]  # (S, …) each
 
     def take(self, array: Array) -> Array:
@@ -186,7 +186,7 @@ class Sequences:
 
 
 def join(fragments: list[Fragment]) -> Batch:
-    """Put Fragments side by side. Shorter ones are filled up with steps that are not valid."""
+    """Concatenate Fragments along the lanes. Shorter Fragments are padded with steps that are not valid."""
     steps = max(len(f.rewards) for f in fragments)
     offsets = np.cumsum([0, *(f.rewards.shape[1] for f in fragments)])
 

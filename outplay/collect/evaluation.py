@@ -1,4 +1,4 @@
-"""Evaluation: episodes on seeds of their own, here or in worker processes, with the same result."""
+"""Evaluation: episodes with separate seeds, in the main process or in worker processes, with the same result."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from outplay.collect.worker import RolloutSpec
 from outplay.metrics import episode_metrics
 from outplay.policies import Weights
 
-# Episodes are played side by side in groups of this size, however many workers there are: the result is the same.
-_SIDE_BY_SIDE = 10
+# Episodes per parallel batch. Independent of the number of workers, so the result is, too.
+_PARALLEL_EPISODES = 10
 
 
 class Evaluator:
-    """Plays episodes with given Weights. It has no state: a worker that dies is replaced, and plays again."""
+    """Plays episodes with given Weights. Workers are stateless: a replacement repeats the jobs of a crashed worker."""
 
     def __init__(self, spec: RolloutSpec, num_workers: int) -> None:
         self._pool = WorkerPool(num_workers, lambda _: (spec, {}), spec.max_worker_restarts)
         self._version = 0
 
     def next_version(self) -> int:
-        """Workers skip Weights that they have; those of an evaluation are always new."""
+        """A new version for the Weights of an evaluation. Workers do not load a version that they have already."""
         self._version += 1
         return self._version
 
@@ -36,13 +36,13 @@ class Evaluator:
         task: Any = None,
         longest: int | None = None,
     ) -> dict[str, Any]:
-        """Figures over `duration` episodes or timesteps; `number` tells this evaluation's seeds from others'.
+        """Metrics over `duration` episodes or timesteps (`unit`). `number` selects the seeds of this evaluation.
 
-        Episodes are truncated after `longest` steps; how many, is among the figures.
+        Episodes are truncated after `longest` steps. The metrics include the number of truncated episodes.
         """
         results: list[EpisodeResults] = []
         if unit == "episodes":
-            sizes = [min(_SIDE_BY_SIDE, duration - begun) for begun in range(0, duration, _SIDE_BY_SIDE)]
+            sizes = [min(_PARALLEL_EPISODES, duration - begun) for begun in range(0, duration, _PARALLEL_EPISODES)]
             limits = EpisodeLimits(episode_steps=longest)
             jobs = [(weights, (number, i), size, explore, limits, task) for i, size in enumerate(sizes)]
             results = self._pool.call_each("play", jobs)
@@ -60,7 +60,7 @@ class Evaluator:
         }
         if truncated := sum(result.truncated for result in whole):
             figures["episodes_truncated"] = truncated
-        if not whole:  # the steps were over before an episode was: what it had by then
+        if not whole:  # no episode ended within the timesteps: report the return so far
             figures["cut_off"] = results[0].returns[0]
         return figures
 

@@ -1,4 +1,4 @@
-"""The WorkerPool: RolloutWorkers in processes of their own, or one in the main process. Dead ones are replaced."""
+"""The WorkerPool: RolloutWorkers in separate processes, or one in the main process. Crashed workers are replaced."""
 
 from __future__ import annotations
 
@@ -29,93 +29,94 @@ _CLOSE_S = 2.0  # for workers to finish their call and close their environments
 
 
 class WorkerPool:
-    """RolloutWorkers in processes of their own, or one in the program itself; who dies is replaced.
+    """RolloutWorkers in separate processes, or one in the main process. A worker that crashes or hangs is replaced.
 
-    `arguments(index)` is what worker `index` is made from, now: a replacement is made from what is true then. A worker
-    that dies more than `max_restarts` times in a row, without an answer in between, ends the run.
+    `arguments(index)` returns the current constructor arguments of worker `index`; it is called again for each
+    replacement. A worker that crashes more than `max_restarts` times in a row, without a result in between, ends the
+    run.
     """
 
     def __init__(self, num_workers: int, arguments: Callable[[int], tuple[Any, ...]], max_restarts: int) -> None:
         self._arguments = arguments
         self._max_restarts = max_restarts
         self.replaced = 0
-        self._deaths = [0] * num_workers  # of each, since it last answered
-        self.generations = [0] * num_workers  # of each: how often it was replaced
-        self._hint = ""  # why workers may die
+        self._crashes = [0] * num_workers  # per worker, since its last result
+        self.generations = [0] * num_workers  # replacements per worker
+        self._hint = ""  # end of the error message: why workers may crash
         self.local = None if num_workers else RolloutWorker(count_cpus(), *arguments(0))
         self.remote = [self._start(index) for index in range(num_workers)]
 
     def _start(self, index: int) -> ActorHandle:
         spec, *more = self._arguments(index)
-        if spec.env.step_timeout_s is not None:  # code in C that hangs says nothing before its process is ended
+        if spec.env.step_timeout_s is not None:  # the watchdog kills a process that hangs in C without an error message
             self._hint = f"; environment {spec.env.name!r} may hang: env_step_timeout_s is {spec.env.step_timeout_s:g}"
         worker: ActorHandle = remote(RolloutWorker).remote(1, spec, *more)
         return worker
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """The same call on every worker; the results in order."""
+        """Call a method on every worker. Returns the results in order."""
         if self.local is not None:
             return [getattr(self.local, method)(*arguments)]
         return self.call_each(method, [arguments] * len(self.remote))
 
     def call_each(self, method: str, jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """A call for each job, given out to workers in turn; the results in order."""
+        """Call a method once per job, distributed over the workers round-robin. Returns the results in order."""
         if self.local is not None:
             return [getattr(self.local, method)(*job) for job in jobs]
         stored = {id(part): engine.put(part) for job in jobs for part in job if isinstance(part, Weights)}
         sent = [tuple(stored.get(id(part), part) for part in job) for job in jobs]
-        places = [number % len(self.remote) for number in range(len(jobs))]
-        calls: list[Any] = [self.begin(place, method, *job) for place, job in zip(places, sent, strict=True)]
-        for number, place in enumerate(places):
+        workers = [number % len(self.remote) for number in range(len(jobs))]
+        calls: list[Any] = [self.begin(worker, method, *job) for worker, job in zip(workers, sent, strict=True)]
+        for number, worker in enumerate(workers):
             while True:
-                if (result := self.end(place, calls[number])) is not None:
+                if (result := self.end(worker, calls[number])) is not None:
                     calls[number] = result
                     break
-                for other in range(number, len(jobs)):  # all that it still had to do
-                    if places[other] == place:
-                        calls[other] = self.begin(place, method, *sent[other])
+                for other in range(number, len(jobs)):  # repeat all pending jobs of the replaced worker
+                    if workers[other] == worker:
+                        calls[other] = self.begin(worker, method, *sent[other])
         return [value for (value,) in calls]
 
-    def begin(self, place: int, method: str, *arguments: Any) -> Ref:
-        """A call on one worker; a Ref to its result."""
-        called: Ref = getattr(self.remote[place], method).remote(*arguments)
+    def begin(self, worker: int, method: str, *arguments: Any) -> Ref:
+        """Start a call on one worker. Returns a Ref to its result."""
+        called: Ref = getattr(self.remote[worker], method).remote(*arguments)
         return called
 
-    def end(self, place: int, call: Ref) -> tuple[Any] | None:
-        """The result of a call; None if the worker died or hung over it, and is replaced now."""
+    def end(self, worker: int, call: Ref) -> tuple[Any] | None:
+        """Wait for a call: (result,), or None if the worker crashed or hung. It is then already replaced."""
         try:
             result = engine.get(call)
         except (ActorDiedError, ObjectLostError, TaskError) as error:
-            cause = _cause(error)
+            cause = _original_error(error)
             if isinstance(cause, EnvTimeoutError):
-                self._replace(place, cause)
+                self._replace(worker, cause)
                 return None
             if isinstance(cause, OutplayError):
                 raise cause from error
             if isinstance(error, TaskError):
                 raise
-            self._replace(place, error)
+            self._replace(worker, error)
             return None
-        self._deaths[place] = 0
+        self._crashes[worker] = 0
         return (result,)
 
-    def _replace(self, place: int, error: OutplayError) -> None:
-        """A worker died, or hangs: start another one in its place, unless that was of no use before."""
-        self._deaths[place] += 1
-        deaths, hangs = self._deaths[place], isinstance(error, EnvTimeoutError)
-        if deaths > self._max_restarts:
-            times = f"{deaths} times in a row" if deaths > 1 else "once"
+    def _replace(self, worker: int, error: OutplayError) -> None:
+        """Replace a worker that crashed or hangs. Raises if it has crashed more than `max_restarts` times in a row."""
+        self._crashes[worker] += 1
+        crashes, hangs = self._crashes[worker], isinstance(error, EnvTimeoutError)
+        if crashes > self._max_restarts:
+            times = f"{crashes} times in a row" if crashes > 1 else "once"
             limit = f"max_worker_restarts is {self._max_restarts}"
             if hangs:
-                raise EnvTimeoutError(f"{error}, and so it was {times}, in new processes ({limit})") from error
-            raise RunError(f"worker {place} died {times} ({limit}); last: {error}{self._hint}") from error
+                raise EnvTimeoutError(f"{error}; this happened {times}, each in a new process ({limit})") from error
+            raise RunError(f"worker {worker} died {times} ({limit}); last: {error}{self._hint}") from error
         if hangs:
-            engine.kill(self.remote[place])
+            engine.kill(self.remote[worker])
         reason = f"hangs ({error})" if hangs else "died"
-        log.warning("worker %d %s and is replaced; its environments are built again", place, reason)
+        log.warning("worker %d %s and is replaced; its environments are rebuilt", worker, reason)
         self.replaced += 1
-        self.generations[place] += 1
-        self.remote[place] = self._start(place)
+        self.generations[worker] += 1
+        self.remote[worker] = self._start(worker)
 
     def stop(self) -> None:
         if self.local is not None:
@@ -124,7 +125,7 @@ class WorkerPool:
             except EnvTimeoutError as error:
                 log.warning("%s", error)
         if engine.is_initialized():
-            with suppress(EngineError):  # it is another one than theirs
+            with suppress(EngineError):  # the engine was restarted since the workers were created
                 closing = [worker.close.remote() for worker in self.remote]
                 engine.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
             for worker in self.remote:
@@ -132,11 +133,8 @@ class WorkerPool:
         self.remote = []
 
 
-def _cause(error: BaseException) -> BaseException | None:
-    """What went wrong in a worker, to be told as if it had happened here: a mistake of the user's stays one sentence.
-
-    None if the worker itself is gone.
-    """
+def _original_error(error: BaseException) -> BaseException | None:
+    """The original exception in a worker, to raise it here without the remote traceback. None if the worker died."""
     cause = error.__cause__
     while isinstance(cause, TaskError):
         cause = cause.__cause__

@@ -1,4 +1,4 @@
-"""Videos: one episode, played by a policy, as an MP4 file."""
+"""Records one episode of a policy as a video file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from outplay.policies import Policy
 from outplay.streams import seed_for, stream
 
 _FORMATS = (".mp4", ".mkv", ".mov", ".webm", ".avi", ".gif")
-_LONGEST = 20_000  # frames
-_SMALLEST = 320  # pixels: smaller pictures are enlarged
-_WITHOUT_A_DISPLAY = "no display: MuJoCo may need MUJOCO_GL=egl (or osmesa), pygame SDL_VIDEODRIVER=dummy"
+_MAX_FRAMES = 20_000  # frames
+_MIN_PIXELS = 320  # pixels: smaller frames are enlarged
+_NO_DISPLAY_HINT = "no display: MuJoCo may need MUJOCO_GL=egl (or osmesa), pygame SDL_VIDEODRIVER=dummy"
 
 
 def check_video(path: Path) -> None:
-    """Whether a video can be written at all, before anything is played for it."""
+    """Raise if the video format or the encoder is missing. Call it before playing the episode."""
     if path.suffix.lower() not in _FORMATS:
         raise ConfigError(f"--video {path}: the file's name must end in {', '.join(_FORMATS)}")
     if importlib.util.find_spec("imageio_ffmpeg") is None:
@@ -55,20 +55,22 @@ def record_video(
     """Play one episode of at most `longest` steps and write it to `path`. Returns the episode's return."""
     check_video(path)
     if spec.is_envpool:
-        raise EnvError(
-            f"environment {spec.name!r} cannot be filmed: EnvPool does not draw pictures of its environments"
-        )
-    limits = EpisodeLimits(total_steps=longest or _LONGEST)
+        raise EnvError(f"environment {spec.name!r} cannot be recorded: EnvPool does not render its environments")
+    limits = EpisodeLimits(total_steps=longest or _MAX_FRAMES)
     partial = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _without_a_display(), closing(_screen(spec)) as screen, closing(_Film(partial, screen.fps)) as film:
+        with (
+            _headless_rendering(),
+            closing(_frame_source(spec)) as source,
+            closing(_VideoWriter(partial, source.fps)) as video,
+        ):
 
             def watch(actions: np.ndarray | None, _: np.ndarray) -> None:
-                film.add(screen.picture(seeds, actions))
+                video.add(source.frame(seeds, actions))
 
             seeds, rng = [seed_for(seed, "video")], stream(seed, "video")
-            (results,) = interleave([play_episodes(screen.vector, policy, seeds, rng, explore, limits, task, watch)])
+            (results,) = interleave([play_episodes(source.vector, policy, seeds, rng, explore, limits, task, watch)])
         partial.replace(path)
     except OSError as error:
         raise RunError(f"the video {path} cannot be written: {error}") from error
@@ -78,23 +80,23 @@ def record_video(
     return float(results.returns[0])
 
 
-class _Film:
-    """A video file; the first picture decides its size."""
+class _VideoWriter:
+    """Writes frames to a video file. The first frame sets the size."""
 
     def __init__(self, path: Path, fps: float) -> None:
         self._path, self._fps = path, fps
         self._writer: Any = None
 
-    def add(self, picture: np.ndarray) -> None:
+    def add(self, frame: np.ndarray) -> None:
         import imageio_ffmpeg
 
-        picture = _enlarged(picture)
+        frame = _enlarged(frame)
         if self._writer is None:
-            height, width = picture.shape[:2]
+            height, width = frame.shape[:2]
             options = {"fps": self._fps, "macro_block_size": 2}
             self._writer = imageio_ffmpeg.write_frames(str(self._path), (width, height), **options)
             self._writer.send(None)
-        self._writer.send(np.ascontiguousarray(picture))
+        self._writer.send(np.ascontiguousarray(frame))
 
     def close(self) -> None:
         if self._writer is not None:
@@ -102,14 +104,15 @@ class _Film:
 
 
 @contextmanager
-def _without_a_display() -> Iterator[None]:
-    """MuJoCo is told how to draw without one. That must be before its first attempt: one that fails ends the process.
+def _headless_rendering() -> Iterator[None]:
+    """Configure rendering without a display, for the block.
 
-    pygame finds out by itself. SDL_VIDEODRIVER=dummy is not set: highway-env takes it as a wish for black pictures.
+    MUJOCO_GL must be set before MuJoCo renders for the first time: a failed attempt kills the process. pygame needs no
+    setting. SDL_VIDEODRIVER=dummy is not set, because highway-env renders black frames with it.
     """
     chosen: dict[str, str] = {}
     if sys.platform == "linux" and not has_display():
-        # SDL looks for a Wayland server, whose library complains on stderr where this is not set.
+        # SDL tries Wayland, whose library prints an error to stderr if this is not set.
         chosen["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
         libraries = {"EGL": "egl", "OSMesa": "osmesa"}
         if found := [name for library, name in libraries.items() if ctypes.util.find_library(library)]:
@@ -127,30 +130,31 @@ def has_display() -> bool:
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def _screen(spec: EnvSpec) -> _Rendered | _Twin:
-    return _Twin(spec) if spec.is_atari else _Rendered(spec)
+def _frame_source(spec: EnvSpec) -> _RenderedFrames | _AtariFrames:
+    return _AtariFrames(spec) if spec.is_atari else _RenderedFrames(spec)
 
 
-class _Rendered:
-    """Pictures that the environment renders."""
+class _RenderedFrames:
+    """Frames from the environment's render()."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self._spec = spec
         self.vector = PythonVector(spec, 1, render_mode="rgb_array")
         self.fps = float(self.vector.envs[0].metadata.get("render_fps") or 30)
 
-    def picture(self, _: list[int], __: np.ndarray | None) -> np.ndarray:
-        with _told(self._spec):
-            picture: np.ndarray = _rendered(self.vector.envs[0])
-        return picture
+    def frame(self, _: list[int], __: np.ndarray | None) -> np.ndarray:
+        with _render_errors(self._spec):
+            frame: np.ndarray = _rendered(self.vector.envs[0])
+        return frame
 
     def close(self) -> None:
-        with _told(self._spec):
+        with _render_errors(self._spec):
             self.vector.close()
 
 
-class _Twin:
-    """The policy sees small grayscale frames; a second game on the same seed and actions shows them in colour."""
+class _AtariFrames:
+    """Frames of Atari games. The policy gets small grayscale frames, so a second game with the same seed and actions
+    provides colour frames."""
 
     fps = 15.0
 
@@ -159,13 +163,13 @@ class _Twin:
         self.vector = make_vector(spec, 1)
         self._twin = make_vector(replace(spec, frame_stack=1, env_config={**spec.env_config, **colour}), 1)
 
-    def picture(self, seeds: list[int], actions: np.ndarray | None) -> np.ndarray:
+    def frame(self, seeds: list[int], actions: np.ndarray | None) -> np.ndarray:
         if actions is None:
-            pictures = self._twin.reset(np.ones(1, bool), seeds)
+            frames = self._twin.reset(np.ones(1, bool), seeds)
         else:
-            pictures, *_ = self._twin.step(actions)
-        picture: np.ndarray = pictures[0][0, -1]
-        return picture
+            frames, *_ = self._twin.step(actions)
+        frame: np.ndarray = frames[0][0, -1]
+        return frame
 
     def close(self) -> None:
         self.vector.close()
@@ -173,13 +177,15 @@ class _Twin:
 
 
 @contextmanager
-def _told(spec: EnvSpec) -> Iterator[None]:
-    """What goes wrong while an environment draws is one sentence, with what may help."""
+def _render_errors(spec: EnvSpec) -> Iterator[None]:
+    """Convert exceptions of rendering to an EnvError, with a hint if there is no display."""
     try:
         yield
     except Exception as error:
-        hint = "" if has_display() else f" ({_WITHOUT_A_DISPLAY})"
-        raise EnvError(f"environment {spec.name!r} cannot be filmed: {type(error).__name__}: {error}{hint}") from error
+        hint = "" if has_display() else f" ({_NO_DISPLAY_HINT})"
+        raise EnvError(
+            f"environment {spec.name!r} cannot be recorded: {type(error).__name__}: {error}{hint}"
+        ) from error
 
 
 def _rendered(env: Any) -> np.ndarray:
@@ -192,6 +198,6 @@ def _rendered(env: Any) -> np.ndarray:
 
 
 def _enlarged(frame: np.ndarray) -> np.ndarray:
-    factor = max(1, _SMALLEST // min(frame.shape[:2]))
+    factor = max(1, _MIN_PIXELS // min(frame.shape[:2]))
     frame = frame.repeat(factor, 0).repeat(factor, 1)
     return frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]

@@ -1,4 +1,4 @@
-"""RolloutWorkers host EnvGroups and collect Fragments, in the main process or in other ones."""
+"""RolloutWorkers host EnvGroups and collect Fragments, in the main process or in worker processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from outplay.streams import seed_for, stream
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """What a RolloutWorker needs to know: the same for all of them."""
+    """Settings of RolloutWorkers, the same for all workers."""
 
     env: EnvSpec
     policy: PolicySpec
@@ -31,14 +31,14 @@ class RolloutSpec:
     fragment_length: int
     complete_episodes: bool
     explore: bool
-    device: str = "cpu"  # that acts
-    max_worker_restarts: int = 2  # of one worker, without an answer in between
+    device: str = "cpu"  # of the acting policy
+    max_worker_restarts: int = 2  # of one worker in a row, without a result in between
     driver: tuple[str, int] = field(default_factory=lambda: this_process())
 
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """So many for torch. Acting has one wherever it runs: small batches gain nothing from more."""
+    """Set the number of torch threads for a block. Acting always uses one: more do not speed up small batches."""
     before = torch.get_num_threads()
     if before == number:
         yield
@@ -55,9 +55,9 @@ def this_process() -> tuple[str, int]:
 
 
 class RolloutWorker:
-    """Hosts EnvGroups: takes Weights, returns Fragments. The same in the program itself and in another process.
+    """Hosts EnvGroups: receives Weights, returns Fragments. Works the same in the main process and in a worker process.
 
-    `num_threads` is for environments that step in threads; acting takes one.
+    `num_threads` is for native vectors that step in threads. Acting uses one thread.
     """
 
     def __init__(self, num_threads: int, spec: RolloutSpec, states: dict[int, GroupState]) -> None:
@@ -101,7 +101,7 @@ class RolloutWorker:
             )
 
     def _load(self, weights: Weights) -> None:
-        """Every call of a worker brings the Weights to use; they are the only way in which weights reach it."""
+        """Load Weights if their version is new. Every call carries its Weights, so a worker needs no other update."""
         if weights.version != self.policy.version:
             self.policy.load(weights)
 
@@ -114,7 +114,7 @@ class RolloutWorker:
         limits: EpisodeLimits,
         task: Any = None,
     ) -> EpisodeResults:
-        """Play this many episodes in parallel, on seeds that `key` selects."""
+        """Play this many evaluation episodes in parallel. `key` selects their seeds."""
         self._load(weights)
         # Where environments step in threads, half of them step while the policy acts for the other half.
         sizes = split_envs(episodes, 2 if self.spec.env.is_atari else 1)

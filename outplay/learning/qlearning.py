@@ -1,7 +1,7 @@
-"""The maths of Q-learning: pure functions over tensors.
+"""Q-learning targets and losses: pure functions over tensors.
 
-B transitions, A actions, N atoms or quantiles. r is the sum of the discounted rewards of up to n steps, γ' what the
-value after them counts for: γ^m after m steps, and 0 where the episode terminated.
+Shapes: B transitions, A actions, N atoms or quantiles. r is the n-step sum of discounted rewards. γ' is the discount
+of the bootstrap value: γ^m after m ≤ n steps, and 0 where the episode terminated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from outplay.policies import QNetwork
 
 
 def chosen(values: Tensor, actions: Tensor) -> Tensor:
-    """What belongs to the action that was taken: (B, A, …) and (B,) to (B, …).
+    """Select the entry of the action taken: (B, A, …) and (B,) to (B, …).
 
     >>> chosen(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, 0]))
     tensor([2., 3.])
@@ -23,15 +23,15 @@ def chosen(values: Tensor, actions: Tensor) -> Tensor:
 
 
 def target_values(rewards: Tensor, discounts: Tensor, following: Tensor) -> Tensor:
-    """r + γ' Q(s', a'), (B,)."""
+    """TD targets r + γ' Q(s', a'), (B,)."""
     return rewards + discounts * following
 
 
 def projected(support: Tensor, probabilities: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
-    """The distribution of r + γ' Z on the atoms of Z (Bellemare et al. 2017, "C51"), (B, N).
+    """Project the distribution of r + γ' Z onto the atoms of Z (Bellemare et al. 2017, "C51"), (B, N).
 
-    `support` (N,) are the atoms, equally far apart; `probabilities` (B, N) those of Z. Each shifted atom's probability
-    goes to its two neighbours, the nearer one getting more; what falls beyond the ends is put there.
+    `support` (N,): equally spaced atoms. `probabilities` (B, N): distribution of Z. Each shifted atom's probability
+    is split between its two neighbours by linear interpolation. Shifted atoms are clamped to the ends of the support.
 
     >>> half = torch.tensor([0.5])
     >>> projected(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([[0.0, 1.0, 0.0]]), half, half)
@@ -50,15 +50,15 @@ def projected(support: Tensor, probabilities: Tensor, rewards: Tensor, discounts
 
 
 def cross_entropy(logits: Tensor, probabilities: Tensor) -> Tensor:
-    """−Σ p log softmax(logits), (B,): the loss of C51."""
+    """Cross-entropy −Σ p log softmax(logits), (B,): the loss of C51."""
     return -(probabilities * logits.log_softmax(-1)).sum(-1)
 
 
 def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Tensor:
-    """The loss of quantile regression (Dabney et al. 2018, "QR-DQN"), (B,).
+    """Quantile Huber loss (Dabney et al. 2018, "QR-DQN"), (B,).
 
-    `quantiles` (B, N) are estimates of those at (i + ½)/N, `targets` (B, M) samples of what they are to describe:
-    Σ_i mean_j |τ_i − [u < 0]| huber(u)/κ with u = target_j − quantile_i.
+    `quantiles` (B, N): estimates at the levels τ_i = (i + ½)/N. `targets` (B, M): samples of the target distribution.
+    Loss: Σ_i mean_j |τ_i − [u < 0]| huber(u)/κ with u = target_j − quantile_i.
     """
     number = quantiles.shape[1]
     levels = (torch.arange(number, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / number

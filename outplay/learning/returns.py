@@ -1,9 +1,13 @@
 """Returns and advantages: pure functions over arrays of T steps × N lanes.
 
-In all of them, t is the step, r_t the reward for the action taken at t, V_t the value of the observation at t, and V'_t
-the value of what came after: V_{t+1} within an episode, the value of the final observation where it was truncated, of
-the observation after the last step where the arrays end, and 0 where it terminated. An episode ends where it terminated
-or was truncated; nothing is carried over its end.
+Notation: r_t is the reward of step t, V_t the value of the observation at step t, and V'_t the bootstrap value after
+step t:
+- within an episode: V_{t+1};
+- where the episode was truncated: the value of its final observation;
+- at the last step of the arrays: the value of the observation after it;
+- where the episode terminated: 0.
+
+An episode ends where it terminated or was truncated. Returns and advantages never cross the end of an episode.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ def next_values(
     final_steps: Array,
     final_lanes: Array,
 ) -> Array:
-    """V'_t (T, N) from V_t (T, N), the values after the last step (N,) and those of K truncated episodes' ends (K,).
+    """V'_t (T, N) from V_t (T, N), the values after the last step (N,) and of K final observations (K,).
 
     >>> next_values(np.array([[1.], [2.]]), np.array([3.]), np.zeros((2, 1), bool), *3 * [np.zeros(0, int)])
     array([[2.],
@@ -33,7 +37,7 @@ def next_values(
 
 
 def discounted_returns(rewards: Array, ended: Array, gamma: float, last_values: Array | None = None) -> Array:
-    """G_t = r_t + γ G_{t+1}, with G = 0 after an episode's end and `last_values` (0 unless given) after the last step.
+    """G_t = r_t + γ G_{t+1}, with G = 0 after the end of an episode and `last_values` (default 0) after the last step.
 
     >>> discounted_returns(np.array([[1.], [2.], [4.]]), np.array([[False], [True], [False]]), 0.5)
     array([[2.],
@@ -51,7 +55,7 @@ def discounted_returns(rewards: Array, ended: Array, gamma: float, last_values: 
 def gae(rewards: Array, values: Array, following: Array, ended: Array, gamma: float, lambda_: float) -> Array:
     """Generalised advantage estimation (Schulman et al. 2016): A_t = Σ_k (γλ)^k δ_{t+k}, δ_t = r_t + γ V'_t − V_t.
 
-    λ = 1 gives the discounted return (with the value at its end) minus V_t, λ = 0 the one-step error δ_t.
+    λ = 1 gives the discounted return (with bootstrap) minus V_t; λ = 0 gives the one-step TD error δ_t.
 
     >>> gae(np.array([[1.], [1.]]), np.zeros((2, 1)), np.zeros((2, 1)), np.zeros((2, 1), bool), 1.0, 0.5)
     array([[1.5],
@@ -68,14 +72,14 @@ def gae(rewards: Array, values: Array, following: Array, ended: Array, gamma: fl
 
 
 def standardized_by_episode(values: Array, episode_start: Array, valid: Array) -> Array:
-    """Each episode's values (T, N) shifted and scaled to mean 0 and deviation 1 by themselves; 0 where not valid.
+    """Standardize values (T, N) to mean 0 and standard deviation 1 within each episode; 0 where not valid.
 
     >>> starts = np.array([[True], [False], [True], [False]])
     >>> standardized_by_episode(np.array([[1.], [3.], [5.], [9.]]), starts, np.ones((4, 1), bool)).ravel().round(3)
     array([-1.,  1., -1.,  1.])
     """
     steps, lanes = values.shape
-    # Each lane counts its own episodes; one that began before the first step is number 0.
+    # Episodes are numbered per lane. An episode that started before the first step is number 0.
     episode = (np.cumsum(episode_start, 0) + np.arange(lanes) * (steps + 1))[valid]
     chosen = values[valid].astype(np.float64)
     count = np.bincount(episode).clip(1)
@@ -87,7 +91,7 @@ def standardized_by_episode(values: Array, episode_start: Array, valid: Array) -
 
 
 def standardized(values: Array, valid: Array | None = None) -> Array:
-    """Shifted and scaled to mean 0 and deviation 1, over the valid ones."""
+    """Standardize values to mean 0 and standard deviation 1, computed over the valid ones."""
     chosen = values if valid is None else values[valid]
     scaled: Array = (values - chosen.mean()) / (chosen.std() + np.asarray(1e-8, values.dtype))
     return scaled

@@ -26,7 +26,8 @@ class ActorCritic(Network):
         with_value: bool,
         generator: torch.Generator,
     ) -> None:
-        """`num_params` of the action distribution, of which the last `num_constant` ignore the observation."""
+        """`num_params`: parameters of the action distribution. The last `num_constant` do not depend on the
+        observation."""
         super().__init__(leaves, config)
         self.shares_layers = config.vf_share_layers if config.vf_share_layers is not None else self.has_images
         self.with_value = with_value
@@ -37,7 +38,7 @@ class ActorCritic(Network):
             if not self.shares_layers:
                 self.value_encoder = Encoder(leaves, config) if self.has_images else self.encoder
                 self.value_hidden = self._make_hidden()
-            self.value_head = nn.Linear(self.num_hidden, 1)  # with a bias, which follows the scale of the values
+            self.value_head = nn.Linear(self.num_hidden, 1)  # always with a bias: value normalisation adjusts it
         self.register_buffer("value_mean", torch.zeros(()))
         self.register_buffer("value_scale", torch.ones(()))
         for module in self.modules():
@@ -54,7 +55,7 @@ class ActorCritic(Network):
 
     @property
     def values_when_acting(self) -> bool:
-        """With shared layers the value comes with the action at almost no cost; else the learner computes it."""
+        """Whether acting also computes values: with shared layers the cost is small. Else the learner computes them."""
         return self.with_value and self.shares_layers
 
     def is_for_acting(self, name: str) -> bool:
@@ -66,7 +67,7 @@ class ActorCritic(Network):
 
     @torch.no_grad()
     def head(self) -> tuple[Tensor, Tensor]:
-        """The parameters of the action distribution, and with shared layers the value."""
+        """Head for the parameters of the action distribution and, with shared layers, the value."""
         rows: list[Tensor] = [self.policy_head.weight]
         bias: Tensor | None = self.policy_head.bias
         biases = [rows[0].new_zeros(len(rows[0])) if bias is None else bias]
@@ -101,7 +102,7 @@ class ActorCritic(Network):
         return (value - self.value_mean) / self.value_scale
 
     def both(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """`policy()` and `normalised_value()` of the same observations; shared layers are computed once."""
+        """(policy(), normalised_value()) for the same observations. Shared layers are computed once."""
         if not self.shares_layers:
             return self.policy(observations), self.normalised_value(observations)
         hidden = self._features(self.encoder, self.hidden, observations)

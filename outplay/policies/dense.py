@@ -1,4 +1,4 @@
-"""Acting for a few rows in numpy: for so few, the overhead of torch's calls is several times the computation."""
+"""Inference in numpy for small batches, where the call overhead of torch is several times the computation."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _ACTIVATIONS: dict[type[nn.Module], Callable[[Array], Any]] = {  # in place
     nn.Identity: lambda x: x,
 }
 _CHOICES = (spaces.Discrete, spaces.MultiDiscrete)
-_LONGEST_SUM = 4096  # BLAS may split longer ones among threads: rounding would depend on their number
+_LONGEST_SUM = 4096  # BLAS may split longer sums among threads: rounding would depend on the number of threads
 
 
 class Dense:
-    """A frozen network in numpy: vectors of numbers in, linear layers, one linear head.
+    """A frozen MLP in numpy: vector observations, linear layers, one linear head.
 
     >>> if dense := Dense.of(policy.network):
     ...     outputs = dense(observations)  # (B, P): the network's outputs, up to rounding
     """
 
-    FEW_ROWS = 4  # the cost grows with each row, torch's hardly does: with wide layers torch is soon faster
+    FEW_ROWS = 4  # for larger batches torch is faster, since its cost hardly grows with each row
 
     def __init__(self, network: Network, head: tuple[Array, Array]) -> None:
         layers = list(network.hidden)
@@ -48,7 +48,8 @@ class Dense:
 
     @classmethod
     def of(cls, network: Network) -> Self | None:
-        """None for other networks: images, one-hot inputs, lower precision, noisy layers, distributional outputs."""
+        """Convert a network. None if it has images, one-hot inputs, lower precision, noisy layers or a distributional
+        head."""
         layers = list(network.hidden)
         if any(leaf.is_image or isinstance(leaf.space, _CHOICES) for leaf in network.leaves):
             return None
@@ -60,7 +61,7 @@ class Dense:
         return None if head is None else cls(network, (_array(head[0]), _array(head[1])))
 
     def __call__(self, observations: Leaves) -> Array:
-        """Each row is computed separately, so that it does not depend on the other rows."""
+        """The outputs (B, P). Each row is computed separately, so it does not depend on the batch."""
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are reported with the Fragment
             x = self._features(observations)
             for weight, bias, activation in self._layers:
@@ -80,11 +81,11 @@ class Dense:
                 x = ((x - normaliser[0]) * normaliser[1]).clip(-CLIP_RANGE, CLIP_RANGE)
             parts.append(x.reshape(len(x), -1))
         features = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
-        return np.ascontiguousarray(features, np.float32)  # rows apart in memory would be summed up in another order
+        return np.ascontiguousarray(features, np.float32)  # the memory layout changes the order of summation
 
 
 def _array(tensor: Any) -> Array:
-    """A copy: later changes of the weights in place must not mix old and new layers."""
+    """A copy, so that in-place updates of the weights do not mix old and new layers."""
     array: Array = tensor.detach().numpy().copy()
     return array
 

@@ -1,6 +1,6 @@
-"""Action distributions: what a network's outputs mean.
+"""Action distributions, parametrised by the network's outputs.
 
-Each one is a few pure functions of `params`, the network's outputs (B, num_params): acting uses numpy, learning torch.
+Each distribution has pure functions of `params` (B, num_params). Acting uses numpy, learning uses torch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Array = np.ndarray
 
 class Distribution(Protocol):
     num_params: int
-    num_constant: int  # of these, the last ones that do not depend on the observation
+    num_constant: int  # the last `num_constant` params do not depend on the observation
     shape: tuple[int, ...]  # of one action: () or (n,)
 
     def sample(self, params: Array, rng: np.random.Generator) -> Array:
-        """Actions drawn at random, (B,) or (B, n)."""
+        """Sample actions, (B,) or (B, n)."""
 
     def mode(self, params: Array) -> Array:
         """The most likely actions."""
@@ -33,7 +33,7 @@ class Distribution(Protocol):
         """log π(a|s), (B,)."""
 
     def entropy(self, params: Tensor) -> Tensor:
-        """(B,)"""
+        """Entropy, (B,)."""
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         """KL(old ‖ new), (B,)."""
@@ -48,19 +48,19 @@ def distribution_for(space: spaces.Space[Any]) -> Distribution:
         return MultiCategorical([int(n) for n in space.nvec.ravel()])
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(int(np.prod(space.shape)))
-    assert isinstance(space, spaces.Box), f"{space} was let through"
+    assert isinstance(space, spaces.Box), f"check_action_space() accepted {space}"
     return DiagonalGaussian(int(np.prod(space.shape)))
 
 
-# The logit of an action that a mask forbids. Finite, so that entropy and KL divergence stay finite: its probability is
-# exactly 0, and 0 · -1e30 is 0.
+# Logit of a forbidden action. Its probability is exactly 0. It is finite, so entropy and KL divergence stay
+# finite: 0 · -1e30 is 0.
 _FORBIDDEN = -1e30
 
 
 def masked(params: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits (B, n) with those of forbidden actions at -1e30; as they are where there is no mask (B, n).
+    """Set the logits (B, n) of forbidden actions to -1e30. `mask` (B, n): True where allowed; None allows all.
 
-    Sampling, mode, log-probabilities, entropy and KL divergence of such logits are those of the allowed actions.
+    Samples, mode, log-probabilities, entropy and KL divergence of masked logits consider only allowed actions.
     """
     return params if mask is None else params.masked_fill(~mask, _FORBIDDEN)
 
@@ -83,7 +83,7 @@ class Categorical:
         self.num_params = n
 
     def sample(self, params: Array, rng: np.random.Generator) -> Array:
-        # Gumbel's trick: the largest of logit + noise is a draw from the softmax.
+        # Gumbel-max trick: argmax of logits + Gumbel noise is a sample from the softmax.
         noise = np.log(np.maximum(rng.standard_exponential(params.shape, np.float32), _TINY))
         best: Array = (params - noise).argmax(-1)
         return best
@@ -105,7 +105,7 @@ class Categorical:
 
 
 class MultiCategorical:
-    """Several independent choices, each one of n."""
+    """Independent categorical variables. The params are their concatenated logits."""
 
     num_constant = 0
 
@@ -144,7 +144,7 @@ def _total(parts: list[Tensor]) -> Tensor:
 
 
 class Bernoulli:
-    """n independent switches. The params are the logits of "on"."""
+    """n independent binary variables. The params are the logits of 1."""
 
     num_constant = 0
 
@@ -180,7 +180,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class DiagonalGaussian:
-    """n independent normal numbers. The params are the means, then the logarithms of the standard deviations."""
+    """n independent normal variables. The params are the means, then the log standard deviations."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -211,9 +211,9 @@ class DiagonalGaussian:
 
 
 class Independent:
-    """The parts of a Dict or Tuple action, each with a distribution of its own: their numbers side by side, as floats.
+    """Independent distributions for the parts of a Dict or Tuple action. Actions are concatenated as floats.
 
-    The params are those of the parts that depend on the observation, part by part, and then the others.
+    The params are, part by part, those that depend on the observation, followed by all constant ones.
     """
 
     def __init__(self, parts: list[Distribution]) -> None:
@@ -227,36 +227,38 @@ class Independent:
         self._constant = _ranges([part.num_constant for part in parts], self.num_params - self.num_constant)
 
     def sample(self, params: Array, rng: np.random.Generator) -> Array:
-        return self._joined([part.sample(self._array_of(i, params), rng) for i, part in enumerate(self.parts)])
+        return self._joined([part.sample(self._part_array(i, params), rng) for i, part in enumerate(self.parts)])
 
     def mode(self, params: Array) -> Array:
-        return self._joined([part.mode(self._array_of(i, params)) for i, part in enumerate(self.parts)])
+        return self._joined([part.mode(self._part_array(i, params)) for i, part in enumerate(self.parts)])
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
         chosen = [
             actions[..., self._numbers[i]] if part.shape else actions[..., self._numbers[i].start]
             for i, part in enumerate(self.parts)
         ]
-        return _total([part.log_prob(self._of(i, params), chosen[i]) for i, part in enumerate(self.parts)])
+        return _total([part.log_prob(self._part_params(i, params), chosen[i]) for i, part in enumerate(self.parts)])
 
     def entropy(self, params: Tensor) -> Tensor:
-        return _total([part.entropy(self._of(i, params)) for i, part in enumerate(self.parts)])
+        return _total([part.entropy(self._part_params(i, params)) for i, part in enumerate(self.parts)])
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
-        return _total([part.kl(self._of(i, old), self._of(i, new)) for i, part in enumerate(self.parts)])
+        return _total(
+            [part.kl(self._part_params(i, old), self._part_params(i, new)) for i, part in enumerate(self.parts)]
+        )
 
     def _joined(self, actions: list[Array]) -> Array:
         rows = len(actions[0])
         return np.concatenate([action.reshape(rows, -1).astype(np.float32) for action in actions], -1)
 
-    def _array_of(self, part: int, params: Array) -> Array:
+    def _part_array(self, part: int, params: Array) -> Array:
         return np.concatenate([params[..., self._varying[part]], params[..., self._constant[part]]], -1)
 
-    def _of(self, part: int, params: Tensor) -> Tensor:
+    def _part_params(self, part: int, params: Tensor) -> Tensor:
         return torch.cat([params[..., self._varying[part]], params[..., self._constant[part]]], -1)
 
 
 def _ranges(sizes: list[int], begin: int) -> list[slice]:
-    """Where each of several pieces lies that follow each other."""
+    """The slices of consecutive pieces with these sizes."""
     ends = (begin + np.cumsum(sizes)).tolist()
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]

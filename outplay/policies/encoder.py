@@ -12,7 +12,7 @@ from outplay.errors import ConfigError
 from outplay.memory import check_parameters
 from outplay.spaces import Leaf
 
-# Mnih et al., Nature 2015, for images of about 84 × 84; small ones keep their size.
+# (channels, kernel, stride). Large images (about 84 × 84): Mnih et al., Nature 2015. Small images: stride 1.
 _LARGE_IMAGE = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
 _SMALL_IMAGE = [(16, 3, 1), (32, 3, 1)]
 _LARGE = 36
@@ -23,7 +23,7 @@ Normalisers = list[Normaliser | None]  # one for each leaf
 
 
 class Encoder(nn.Module):
-    """Observations become one feature vector: images by convolutions, choices as one-hot, numbers as they are."""
+    """Encodes an observation as one feature vector: convolutions for images, one-hot for discrete leaves."""
 
     def __init__(self, leaves: tuple[Leaf, ...], config: ModelConfig) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
         ) + sum(_flat_features(leaf) for leaf in leaves if not leaf.is_image)
 
     def forward(self, observations: tuple[Tensor, ...], normalisers: Normalisers, dtype: torch.dtype) -> Tensor:
-        """Features of observations that `image_layout` has arranged. `dtype` is that of images and normalisers."""
+        """Features of observations whose images are in `image_layout`. `dtype`: of images and their normalisers."""
         if self.keeps_bytes and normalisers[0] is None:
             return observations[0].reshape(len(observations[0]), -1)
         convolutions = iter(self.convolutions)
@@ -55,7 +55,7 @@ def is_normalisable(leaf: Leaf) -> bool:
 
 
 def image_layout(x: Tensor, leaf: Leaf) -> Tensor:
-    """Images of any layout as (B, C, H, W), channels last in memory, which makes convolutions on CPUs faster."""
+    """Convert images of any layout to (B, C, H, W), channels-last in memory: convolutions on CPUs are faster."""
     shape = leaf.shape
     if len(shape) == 2:
         return x.unsqueeze(1).contiguous(memory_format=torch.channels_last)
@@ -67,7 +67,7 @@ def image_layout(x: Tensor, leaf: Leaf) -> Tensor:
 
 
 def _scaled_image(x: Tensor, normaliser: Normaliser | None, dtype: torch.dtype) -> Tensor:
-    """In [0, 1], or normalised."""
+    """The image scaled to [0, 1], or normalised."""
     image = x.to(dtype, copy=True)
     return image.div_(255.0) if normaliser is None else image.sub_(normaliser[0]).mul_(normaliser[1])
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def flatten(model: nn.Module, device: torch.device | None = None) -> Tensor:
-    """Lay all parameters, then all buffers, into one vector of which they are views: one copy moves them all."""
+    """Make all parameters, then all buffers, views of one flat vector. One copy of it moves all weights."""
     parameters, buffers = list(model.parameters()), list(model.buffers())
     flat = torch.empty(sum(t.numel() for t in (*parameters, *buffers)), device=device)
     offset = 0
@@ -29,7 +29,7 @@ def flatten(model: nn.Module, device: torch.device | None = None) -> Tensor:
 
 
 def ranges(model: nn.Module, is_wanted: Callable[[str], bool]) -> list[slice]:
-    """Where in the flat vector the parameters and buffers lie whose names are wanted; neighbours are merged."""
+    """Slices of the flat vector for the parameters and buffers with wanted names. Adjacent slices are merged."""
     found: list[slice] = []
     offset = 0
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):

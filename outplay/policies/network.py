@@ -1,4 +1,4 @@
-"""The Network: what all networks share, from observations to the last hidden layer."""
+"""The Network: base class of all networks, from observations to the last hidden layer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 class Network(nn.Module):
     """Base of all networks: `encoder`, then the hidden layers `hidden`. A subclass adds its heads.
 
-    Observation normalisers are buffers of the network. So they travel and are saved with its parameters, and do not
-    change while experience is collected or the policy is evaluated.
+    Observation normalisers are buffers of the network. They are sent and saved with its parameters, and do not change
+    during rollouts or evaluation.
     """
 
     default_hiddens: ClassVar[list[int]] = [64, 64]
@@ -68,11 +68,11 @@ class Network(nn.Module):
         return _mlp(self._sizes, self._activation, self._config)
 
     def _trunks(self) -> list[nn.Module]:
-        """The modules that `_features` is called with."""
+        """The encoders and hidden layers, which `_features` uses."""
         return [self.encoder, self.hidden]
 
     def normalisers(self) -> Normalisers:
-        """(mean, scale) of each leaf that is normalised; those of images in the layout of images."""
+        """(mean, scale) of each normalised leaf, else None. For images in `image_layout`."""
         normalisers: Normalisers = [None] * len(self.leaves)
         for i, leaf in enumerate(self.leaves):
             if self.normalises and is_normalisable(leaf):
@@ -84,7 +84,7 @@ class Network(nn.Module):
 
     @property
     def values_when_acting(self) -> bool:
-        """Whether acting computes values, too."""
+        """Whether acting also computes values."""
         return False
 
     def is_for_acting(self, name: str) -> bool:  # noqa: ARG002 - a critic is not
@@ -97,7 +97,7 @@ class Network(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """Whether a CUDA graph can hold it: not where sizes depend on values, or constants come from the host."""
+        """Whether a CUDA graph can capture it: no shapes that depend on values, no constants copied from the host."""
         kinds = (spaces.MultiDiscrete, spaces.Discrete)
         return not self.encoder.is_sparse and not any(isinstance(leaf.space, kinds) for leaf in self.leaves)
 
@@ -112,7 +112,7 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def freeze(self) -> None:
-        """Precompute what depends on the weights alone, for acting. Call it again whenever the weights have changed."""
+        """Precompute everything that depends only on the weights, for acting. Call it after each change of weights."""
         if self._frozen is None:
             low = self.acts_in_low_precision
             self._frozen = ([], {part: copy.deepcopy(part).to(self.dtype) if low else part for part in self._trunks()})
@@ -123,19 +123,19 @@ class Network(nn.Module):
         normalisers = self.normalisers()
         if not self._frozen[0]:
             self._frozen[0][:] = normalisers
-        for held, normaliser in zip(self._frozen[0], normalisers, strict=True):  # at their addresses, for CUDA graphs
+        for held, normaliser in zip(self._frozen[0], normalisers, strict=True):  # in place, for CUDA graphs
             if held is not None and normaliser is not None:
                 held[0].copy_(normaliser[0])
                 held[1].copy_(normaliser[1])
 
     def arranged(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Observations as the other methods take them: images in the layout of convolutions."""
+        """Convert observations for the other methods: images to `image_layout`."""
         return tuple(
             image_layout(x, leaf) if leaf.is_image else x for x, leaf in zip(observations, self.leaves, strict=True)
         )
 
     def _features(self, encoder: nn.Module, hidden: nn.Module, observations: tuple[Tensor, ...]) -> Tensor:
-        """The last hidden layer. Lower precision ends there: outputs are computed in float32."""
+        """The last hidden layer, as float32: only layers up to here use lower precision."""
         normalisers = self.normalisers() if self._frozen is None else self._frozen[0]
         features: Tensor
         if self._frozen is not None and (frozen := self._frozen[1])[hidden] is not hidden:
@@ -153,7 +153,7 @@ class Network(nn.Module):
         return self
 
     def summary(self) -> str:
-        """Print, and return, a table of the layers and the number of their parameters."""
+        """Print and return a table of the layers with their number of parameters."""
         rows = [
             (name or "(own)", type(module).__name__, f"{count:,}")
             for name, module in self.named_modules()
@@ -178,7 +178,7 @@ def _mlp(sizes: list[int], activation: type[nn.Module], config: ModelConfig) -> 
 
 @torch.no_grad()
 def initialize(module: nn.Module, initializer: str, generator: torch.Generator, gain: float) -> None:
-    """Initialize a layer: orthogonal weights times `gain`, or normal ones with standard deviation 1/√inputs."""
+    """Initialize a layer: orthogonal weights times `gain`, or normal weights with standard deviation 1/√inputs."""
     if not hasattr(module, "weight"):
         return
     weight, bias = module.weight, module.bias

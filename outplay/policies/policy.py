@@ -31,12 +31,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Weights:
-    """An immutable, versioned snapshot of what acting needs: put once per version, read by all workers."""
+    """An immutable, versioned snapshot of the weights for acting: put once per version, read by all workers."""
 
     version: int
-    flat: Array  # the parameters and buffers that acting needs, in the order of `Policy.flat`; no critic
-    exploration: dict[str, float] = field(default_factory=dict)  # such as ε
-    updates: int = 0  # that the learner had made
+    flat: Array  # parameters and buffers for acting, without the critic, in the order of `Policy.flat`
+    exploration: dict[str, float] = field(default_factory=dict)  # exploration values by name, such as ε
+    updates: int = 0  # updates of the learner before this snapshot
 
 
 class Policy:
@@ -46,8 +46,8 @@ class Policy:
     >>> state = policy.initial_state(lanes)
     >>> actions, state, extras = policy.act(observations, state, mask=None, explore=True, rng=rng)
 
-    A recurrent policy overrides `initial_state`, whose arrays have a row for each lane, and `act`, which returns the
-    next state as new arrays.
+    A recurrent policy overrides `initial_state` (arrays with one row per lane) and `act` (returns the next state as
+    new arrays).
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -66,27 +66,27 @@ class Policy:
         self.version = 0
         self.device = torch.device("cpu")
         self._captured: dict[int, CapturedActing] = {}  # by the number of rows
-        self._dense: Dense | None = None  # the network, for a few rows
+        self._dense: Dense | None = None  # the network in numpy, for small batches
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("flat", "_captured", "_dense")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """In another process, or as a deep copy: the parameters are views of one vector again."""
+        """After unpickling or a deep copy, make the parameters views of one flat vector again."""
         vars(self).update(state, _captured={}, _dense=None)
         self.flat = flatten(self.network, self.device)
         if self.network.is_frozen:
             self._freeze()
 
     def __copy__(self) -> Self:
-        """With the same network."""
+        """A shallow copy that shares the network."""
         shared = object.__new__(type(self))
         vars(shared).update(vars(self))
         return shared
 
     @staticmethod
     def options_from(config: Any) -> Any:  # noqa: ARG004 - a subclass may have options
-        """The `PolicySpec.options` of this class of policy, from an algorithm's settings: none."""
+        """`PolicySpec.options` for this policy class, from an algorithm's config. Default: None."""
         return None
 
     def to(self, device: str) -> Self:
@@ -116,13 +116,13 @@ class Policy:
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         """(actions, next state, extras) for a batch of B observations.
 
-        `mask` (B, n): True where an action is allowed; None allows all. Extras: the parameters of the distribution as
-        "dist" (with a mask, forbidden actions have a logit of -1e30), and "value" where it costs nothing.
+        `mask` (B, n): True where an action is allowed; None allows all. Extras: the distribution's parameters as "dist"
+        (with a mask, forbidden actions have the logit -1e30), and "value" if the network computes it when acting.
         """
         if self._dense is not None and len(observations[0]) <= Dense.FEW_ROWS:
             outputs = self._dense(observations)
         else:
-            outputs = self._by_torch(observations)
+            outputs = self._torch_outputs(observations)
         params = outputs[:, : self.distribution.num_params]
         if mask is not None:
             params = masked_array(params, mask)
@@ -139,9 +139,9 @@ class Policy:
         explore: bool,
         rng: np.random.Generator,
     ) -> tuple[dict[Any, Any], dict[str, Array], dict[str, Array]]:
-        """(actions by name as the environment takes them, next state, extras) for observations by name.
+        """(actions by name in the environment's format, next state, extras) for observations by name.
 
-        `state` has a row for each observation; None begins episodes. `masks` are by name, too.
+        `state` has one row per observation; None means the initial state. `masks` are by name, too.
         """
         if not isinstance(observations, Mapping):
             raise ConfigError("compute_actions() takes observations by name, as {'a': observation, …}")
@@ -155,7 +155,7 @@ class Policy:
         mask = None if masks is None else self._checked_masks(masks, list(observations))
         actions, next_state, extras = self.act(rows, state, mask, explore, rng)
         in_env = self.to_env(actions)
-        # A single number as Python's own, an array as it is.
+        # Scalars become Python numbers; arrays stay arrays.
         plain = {
             name: in_env[row].item() if in_env.ndim == 1 else spaces.nested_action(self.action_space, in_env[row])
             for row, name in enumerate(observations)
@@ -163,7 +163,7 @@ class Policy:
         return plain, next_state, extras
 
     def _checked_state(self, state: Mapping[str, Any] | None, lanes: int) -> dict[str, Array]:
-        """A recurrent state that a user gave; the initial one for None."""
+        """Check a recurrent state given by the user. None means the initial state."""
         initial = self.initial_state(lanes)
         if state is None:
             return initial
@@ -187,11 +187,11 @@ class Policy:
         return ActorCritic(self.leaves, *sizes, self.spec.model, self.spec.with_value, generator)
 
     def _choose(self, params: Array, mask: Array | None, explore: bool, rng: np.random.Generator) -> Array:  # noqa: ARG002
-        """Actions by these parameters, which are masked already."""
+        """Choose actions from the distribution's parameters, which are already masked."""
         return self.distribution.sample(params, rng) if explore else self.distribution.mode(params)
 
     @torch.inference_mode()
-    def _by_torch(self, observations: Leaves) -> Array:
+    def _torch_outputs(self, observations: Leaves) -> Array:
         arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
         if self.device.type == "cuda" and self.network.is_frozen and self.network.capturable:
             if (rows := len(arrays[0])) not in self._captured:
@@ -200,7 +200,7 @@ class Policy:
         return self._outputs(tuple(array.to(self.device) for array in arrays)).cpu().numpy()
 
     def _outputs(self, observations: tuple[Tensor, ...]) -> Tensor:
-        """The distribution's parameters, (B, P), and if at hand the value as one more column."""
+        """The distribution's parameters (B, P). If acting computes values, they are one more column."""
         model, inputs = self.network, self.network.arranged(observations)
         assert isinstance(model, ActorCritic)
         if not self._values_when_acting:
@@ -209,15 +209,15 @@ class Policy:
         return torch.cat([params, model.denormalised(value).unsqueeze(-1)], -1)
 
     def for_lanes(self, first: int, number: int, total: int) -> Self:  # noqa: ARG002
-        """The policy as it acts for `number` lanes of all, from `first`: for most policies, as for any."""
+        """The policy for lanes `first` to `first + number` of `total`. Most policies act the same in all lanes."""
         return self
 
     def initial_state(self, lanes: int) -> dict[str, Array]:  # noqa: ARG002 - a recurrent policy needs it
-        """The recurrent state at the start of an episode, by name, with a row for each lane; empty: it has none."""
+        """The recurrent state at the start of an episode: arrays by name, one row per lane. Default: no state."""
         return {}
 
     def to_env(self, actions: Array) -> Array:
-        """The policy's actions as the environment takes them: shifted, rescaled or clipped to its space."""
+        """Convert the policy's actions to the environment's: shifted, scaled and clipped to its space."""
         return self._scaling(actions)
 
     def get_weights(self) -> dict[str, Array]:
@@ -225,7 +225,7 @@ class Policy:
         return {name: p.detach().cpu().numpy().copy() for name, p in self.network.state_dict().items()}
 
     def check_weights(self, weights: Mapping[str, Array]) -> None:
-        """Raise CheckpointError unless these are weights of a network like this one."""
+        """Raise CheckpointError if the names or shapes differ from this network's."""
         own = self.network.state_dict()
         if set(weights) != set(own):
             wrong = sorted(set(weights) ^ set(own))[0]
@@ -238,7 +238,7 @@ class Policy:
                 )
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
-        """Take parameters by name, as `get_weights` gives them."""
+        """Set the parameters by name, as returned by `get_weights`."""
         self.check_weights(weights)
         with torch.no_grad():
             for name, p in self.network.state_dict().items():
@@ -247,26 +247,26 @@ class Policy:
             self._freeze()
 
     def snapshot(self, version: int, updates: int = 0, everything: bool = False) -> Weights:
-        """What acting needs, after so many updates of the learner; or `everything`, critics included."""
+        """The Weights for acting; with `everything`, critics included. `updates`: updates of the learner so far."""
         parts = [self.flat.detach()] if everything else [self.flat.detach()[part] for part in self._acting]
         return Weights(version, torch.cat(parts).cpu().numpy(), dict(self.exploration), updates)
 
     def random_weights(self, version: int) -> Weights:
-        """Weights that act at random, whatever is observed: all choices alike, numbers drawn around 0."""
+        """Weights of a random policy: uniform for discrete actions, normal around 0 for continuous ones."""
         other = copy.deepcopy(self)
         other._act_at_random()
         return other.snapshot(version)
 
     @torch.no_grad()
     def _act_at_random(self) -> None:
-        self.flat.zero_()  # so are the logits, the means, and the logarithm of the deviation
+        self.flat.zero_()  # then logits, means and log standard deviations are 0, too
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Act with these weights until the next ones, or `set_weights`; this policy itself does not learn."""
+        """Load weights for acting. This copy of the policy is not trained."""
         self.version = weights.version
         self.exploration = dict(weights.exploration)
-        # From an array that may be a view of shared memory: copied, so that alignment is the same everywhere.
+        # The array may be a view of shared memory. A copy has the same alignment everywhere.
         given = torch.from_numpy(np.array(weights.flat))
         parts = [slice(0, len(self.flat))] if len(given) == len(self.flat) else self._acting
         sizes = [part.stop - part.start for part in parts]
@@ -275,6 +275,6 @@ class Policy:
         self._freeze()
 
     def _freeze(self) -> None:
-        """The weights do not change until the next ones: precompute what depends on them alone."""
+        """Precompute everything that depends only on the weights. Called after each change of the weights."""
         self.network.freeze()
         self._dense = Dense.of(self.network) if self.device.type == "cpu" else None

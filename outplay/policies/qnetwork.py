@@ -1,4 +1,4 @@
-"""Q-networks: from observations to the value of each action, or to the distribution of that value."""
+"""Q-networks: Q-values of all actions, or distributions of the return (C51, QR)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class QOptions:
 
 
 class NoisyLinear(nn.Module):
-    """A linear layer whose weights have noise of a learned size (Fortunato et al. 2018, factorised).
+    """A noisy linear layer with factorised Gaussian noise of learned scale (Fortunato et al. 2018).
 
-    Without noise drawn, it is its mean.
+    Until `draw` is called with a generator, it uses the mean weights.
     """
 
     def __init__(self, num_inputs: int, num_outputs: int, sigma: float, bias: bool = True) -> None:
@@ -46,7 +46,7 @@ class NoisyLinear(nn.Module):
         self.noise: tuple[Tensor, Tensor] | None = None  # of the inputs and of the outputs
 
     def draw(self, rng: np.random.Generator | None) -> None:
-        """New noise, or none."""
+        """Draw new noise. With None, switch the noise off."""
         if rng is None:
             self.noise = None
             return
@@ -67,7 +67,7 @@ class NoisyLinear(nn.Module):
 
 
 class QNetwork(Network):
-    """The values of all actions; as a distribution over atoms (C51) or as quantiles (QR), if asked for."""
+    """Q-values of all actions: scalars, distributions over atoms (C51) or quantiles (QR)."""
 
     default_hiddens: ClassVar[list[int]] = [256, 256]
     default_activation: ClassVar[str] = "relu"
@@ -82,7 +82,7 @@ class QNetwork(Network):
         q: QOptions,
         generator: torch.Generator,
     ) -> None:
-        self.is_noisy, self._sigma = q.noisy, q.noisy_sigma  # which the layers, made next, ask for
+        self.is_noisy, self._sigma = q.noisy, q.noisy_sigma  # before super().__init__(), which creates the layers
         super().__init__(leaves, model)
         self.kind = q.distributional
         self.num_actions = num_actions
@@ -90,10 +90,10 @@ class QNetwork(Network):
         check_parameters(self.num_hidden * num_actions * self.num_atoms, "num_atoms")
         self.advantage_head = self._linear(self.num_hidden, num_actions * self.num_atoms)
         self.value_head = self._linear(self.num_hidden, self.num_atoms) if q.dueling else None
-        # Not part of the weights: they follow from the settings.
+        # Not part of the weights: the settings determine the atoms.
         self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms), persistent=False)
         for module in self.modules():
-            # Small outputs: no action is thought well of, or ill, before it was tried.
+            # Small heads: all initial Q-values are close to 0, so no action is preferred.
             initialize(module, model.initializer, generator, 0.1 if module in self._heads() else 2**0.5)
 
     def _linear(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear | NoisyLinear:
@@ -118,7 +118,7 @@ class QNetwork(Network):
 
     @torch.no_grad()
     def head(self) -> tuple[Tensor, Tensor] | None:
-        """The values of the actions: value and advantages added up."""
+        """Head for the Q-values: value and advantages combined."""
         advantages, value = self.advantage_head, self.value_head
         if self.num_atoms > 1 or not isinstance(advantages, nn.Linear):
             return None
@@ -143,7 +143,7 @@ class QNetwork(Network):
         return value + advantages - advantages.mean(1, keepdim=True)
 
     def expected(self, outputs: Tensor) -> Tensor:
-        """The values of the actions, (B, A), from what the network says."""
+        """Expected Q-values (B, A) from the network's outputs (B, A, N)."""
         if self.kind == "c51":
             return (outputs.softmax(-1) * self.atoms).sum(-1)
         return outputs.squeeze(-1) if self.num_atoms == 1 else outputs.mean(-1)

@@ -1,4 +1,4 @@
-"""The policy of Q-learning: ε-greedy."""
+"""The ε-greedy policy of Q-learning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QPolicy(Policy):
                 f"DQN needs a Discrete action space, and this one is {in_one_line(spec.action_space)}; PPO takes any"
             )
         self._options: QOptions = spec.options or QOptions()
-        self._chances: Array | None = None  # of a random action, in each lane
+        self._epsilons: Array | None = None  # ε of each lane
         super().__init__(spec)
         self.exploration = {"epsilon": 0.0}
 
@@ -50,10 +50,10 @@ class QPolicy(Policy):
         return self.network
 
     def for_lanes(self, first: int, number: int, total: int) -> Self:
-        """The same policy, for these lanes of all, until the next Weights."""
+        """A copy with the ε of these lanes, which shares the network. Valid until the next Weights."""
         shared = copy.copy(self)
         exponents = 1.0 + self._options.epsilon_spread * np.arange(first, first + number) / max(1, total - 1)
-        shared._chances = self.exploration["epsilon"] ** exponents
+        shared._epsilons = self.exploration["epsilon"] ** exponents
         return shared
 
     def act(
@@ -82,18 +82,18 @@ class QPolicy(Policy):
         best: Array = params.argmax(-1)
         if not explore:
             return best
-        chances: Any = self.exploration["epsilon"] if self._chances is None else self._chances
-        is_random = rng.random(len(params)) < chances
+        epsilons: Any = self.exploration["epsilon"] if self._epsilons is None else self._epsilons
+        is_random = rng.random(len(params)) < epsilons
         if not is_random.any():
             return best
         return np.where(is_random, _uniform(params.shape, mask, rng), best)
 
 
 def _uniform(shape: tuple[int, ...], mask: Array | None, rng: np.random.Generator) -> Array:
-    """An action for each row, all that are allowed equally likely."""
+    """A uniformly random allowed action per row."""
     rows, actions = shape
     if mask is None:
         return rng.integers(0, actions, rows)
-    rank = rng.integers(0, mask.sum(-1))  # which of the allowed ones
+    rank = rng.integers(0, mask.sum(-1))  # index among the allowed actions
     chosen: Array = (mask.cumsum(-1) > rank[:, None]).argmax(-1)
     return chosen

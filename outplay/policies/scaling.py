@@ -13,10 +13,11 @@ Array = np.ndarray
 
 
 class ActionScaling:
-    """From the policy's actions to the environment's, as one array.
+    """Converts a batch of the policy's actions to the environment's.
 
-    Box actions, if normalised: [-1, 1] is [low, high] where both are finite; a bound that is finite is never crossed.
-    Those of integers are rounded. The parts of Dict and Tuple actions are scaled each by itself, side by side.
+    - Box, normalised: [-1, 1] is mapped to [low, high] where both bounds are finite, and clipped to finite bounds.
+    - Box of integers: rounded and clipped.
+    - Dict and Tuple: each part is scaled separately; the result is one array.
     """
 
     def __init__(self, space: gymnasium.Space[Any], normalize: bool, clip: bool) -> None:
@@ -33,7 +34,7 @@ class ActionScaling:
         if isinstance(space, gymnasium.spaces.Box):
             self.low, self.high, bounded = _bounds(space)
             self.rounds = not np.issubdtype(np.dtype(space.dtype), np.floating)
-            self.clips |= self.rounds  # a larger integer would not fit its type
+            self.clips |= self.rounds  # else an integer may overflow its dtype
             bounded &= normalize
             low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
             self.scale = ((high - low) / 2).astype(np.float64 if self.rounds else np.float32)
@@ -43,7 +44,7 @@ class ActionScaling:
         if self.parts:
             return self._side_by_side(actions)
         if not self.is_box:
-            # A choice has no axis of its own; several have one, whatever the shape of their space.
+            # A Discrete action is a scalar. Others are flat, and take the shape of their space here.
             actions = actions.reshape(*actions.shape[:-1], *self.shape) if self.shape else actions
             return actions + self.start if np.any(self.start) else actions
         shape = (*actions.shape[:-1], *self.shape)
@@ -55,7 +56,7 @@ class ActionScaling:
         return actions.reshape(shape).astype(self.space.dtype, copy=False)
 
     def _side_by_side(self, actions: Array) -> Array:
-        """In doubles, which hold floats and integers alike."""
+        """Scale the parts and concatenate them as float64, which represents float32 and integers exactly."""
         batch, columns, begin = actions.shape[:-1], [], 0
         for part in self.parts:
             size = spaces.action_size(part.space)
@@ -68,11 +69,11 @@ class ActionScaling:
         return np.concatenate(columns, -1)
 
 
-_LARGEST = 2.0**53  # integers beyond are not exact as doubles
+_LARGEST = 2.0**53  # float64 represents integers exactly up to here
 
 
 def _bounds(space: gymnasium.spaces.Box) -> tuple[Array, Array, Array]:
-    """The bounds of a Box, (n,) each, and where both are: not where they are only what the type can hold."""
+    """(low, high, bounded) of a Box, (n,) each. `bounded`: both bounds are real, not just the limits of the dtype."""
     low, high = space.low.ravel(), space.high.ravel()
     if np.issubdtype(np.dtype(space.dtype), np.floating):
         return low, high, np.isfinite(low) & np.isfinite(high)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class SparseLinear(nn.Module):
-    """A linear layer that reads only nonzero inputs, (B, n) to (B, m). Its weight is (n, m): a row for each input."""
+    """A linear layer (B, n) to (B, m) that reads only nonzero inputs. Its weight is (n, m): one row per input."""
 
     def __init__(self, num_inputs: int, num_outputs: int, bias: bool) -> None:
         super().__init__()

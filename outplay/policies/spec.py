@@ -1,4 +1,4 @@
-"""The PolicySpec: everything that a process needs to make the same policy."""
+"""The PolicySpec: everything needed to create the same policy in any process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outplay.policies.policy import Policy
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What a Policy is made from, the same in every process.
+    """Constructor arguments of a Policy, the same in every process.
 
     >>> policy = PolicySpec(observation_space, action_space, seed=7).make()
     """

@@ -204,7 +204,7 @@ def test_a_video_that_fails_leaves_the_figures(
     assert code == 2
     assert out.splitlines()[1].startswith("2 episodes, ")
     assert len(err.splitlines()) == 1
-    assert err.startswith(f"outplay: environment 'tests.probes:Drawn' cannot be filmed: {sentence} (")
+    assert err.startswith(f"outplay: environment 'tests.probes:Drawn' cannot be recorded: {sentence} (")
     assert "no display: MuJoCo may need MUJOCO_GL=egl" in err
     code, out, _ = cli(*arguments, "--json")
     assert (code, json.loads(out)["episodes"]) == (2, 2)
@@ -214,7 +214,7 @@ def test_a_video_that_fails_leaves_the_figures(
 def test_a_video_of_envpool_and_one_without_a_known_format_are_refused(
     cli: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    with pytest.raises(EnvError, match="'envpool/Pong-v5' cannot be filmed: EnvPool does not draw pictures"):
+    with pytest.raises(EnvError, match="'envpool/Pong-v5' cannot be recorded: EnvPool does not render"):
         record_video(EnvSpec("envpool/Pong-v5"), None, tmp_path / "game.mp4", 0)  # type: ignore[arg-type]
     (tmp_path / "file").touch()
     with PPO(env=probes.Drawn, config={"num_envs": 2, "num_workers": 0}) as trainer, pytest.raises(RunError):
@@ -229,7 +229,7 @@ def test_a_run_whose_video_fails_is_finished(tmp_path: Path, caplog: pytest.LogC
     run: Run = make(tmp_path, env=probes.Drawn, video_at_end=True, config={"env_config": {"flaw": "raises"}})
     assert run.train() == "training_iteration reached 4"
     assert run.video is None
-    assert "the video could not be recorded: environment 'tests.probes:Drawn' cannot be filmed" in caplog.text
+    assert "the video could not be recorded: environment 'tests.probes:Drawn' cannot be recorded" in caplog.text
     assert json.loads((run.folder.path / "status.json").read_text())["state"] == "finished"
 
 

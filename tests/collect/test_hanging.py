@@ -84,7 +84,7 @@ def test_a_worker_that_hangs_is_replaced_and_the_result_is_the_same(
         assert (
             "environment 'tests.collect.test_hanging:Hanging' hangs: step() has not returned after 3 s" in caplog.text
         )
-    assert "and is replaced; its environments are built again" in caplog.text
+    assert "and is replaced; its environments are rebuilt" in caplog.text
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_a_few_rows_are_acted_for_in_numpy_with_the_same_numbers(name: str, monk
     kind, actions, model, more = FEW[name]
     rng = np.random.default_rng(0)
     learning, acting = (kind(PolicySpec(NUMBERS, actions, ModelConfig(**model), 0, **more)) for _ in range(2))
-    monkeypatch.setattr(acting, "_by_torch", None)
+    monkeypatch.setattr(acting, "_torch_outputs", None)
     for version in (1, 2):
         acting.load(with_any_weights(learning, rng).snapshot(version))
         said = act(acting, NUMBERS, explore=False)[2]
