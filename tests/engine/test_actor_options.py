@@ -92,7 +92,8 @@ def test_no_more_calls_run_at_once_than_asked_for(tmp_path: Path) -> None:
             with self.lock:
                 self.now -= 1
 
-        def wait(self) -> None:
+        def wait(self, number: int) -> None:
+            (tmp_path / f"waits {number}").touch()
             wait_until((tmp_path / "open").exists)
 
         def most_at_once(self) -> int:
@@ -101,7 +102,8 @@ def test_no_more_calls_run_at_once_than_asked_for(tmp_path: Path) -> None:
     counting = Counting.remote()
     outplay.get([counting.run.remote() for _ in range(20)], timeout=LIMIT_S)
     assert outplay.get(counting.most_at_once.remote(), timeout=LIMIT_S) == 2
-    busy = [counting.wait.remote() for _ in range(2)]
+    busy = [counting.wait.remote(number) for number in range(2)]
+    wait_until(lambda: len(list(tmp_path.glob("waits *"))) == 2)
     third = counting.most_at_once.remote()
     assert outplay.wait([third], timeout=0.3)[0] == []
     (tmp_path / "open").touch()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import outplay
+from outplay.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("engine")
 LIMIT_S = 60.0
@@ -42,7 +42,7 @@ class Gate:
         self.passed: list[int] = []
 
     def wait(self, opened: Path) -> str:
-        wait_until(opened.exists)
+        until(opened.exists)
         return "passed"
 
     def note(self, number: int) -> int:
@@ -51,13 +51,6 @@ class Gate:
 
     def noted(self) -> list[int]:
         return self.passed
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -69,7 +62,7 @@ def parallel(engine: str) -> None:
 @pytest.mark.usefixtures("parallel")
 def test_a_running_task_is_interrupted(tmp_path: Path) -> None:
     ref = spin.remote(tmp_path / "started")
-    wait_until((tmp_path / "started").exists)
+    until((tmp_path / "started").exists)
     outplay.cancel(ref)
     with pytest.raises(outplay.TaskCancelledError, match="cancelled"):
         outplay.get(ref, timeout=LIMIT_S)
@@ -81,7 +74,7 @@ def test_a_running_task_is_interrupted(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("parallel")
 def test_abandoned_tasks_do_not_hold_up_the_next(tmp_path: Path) -> None:
     refs = [spin.remote(tmp_path / str(number)) for number in range(300)]
-    wait_until(lambda: len(list(tmp_path.iterdir())) >= 2)
+    until(lambda: len(list(tmp_path.iterdir())) >= 2)
     for ref in reversed(refs):  # on Ray, the cancellation of a task that is just starting can be lost
         outplay.cancel(ref)
     assert outplay.get(add.remote(1), timeout=LIMIT_S) == 2
@@ -105,14 +98,14 @@ def test_a_forced_cancel_kills_the_process(tmp_path: Path) -> None:
                 (tmp_path / "ignored").touch()
 
     ref = stubborn.remote()
-    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
     outplay.cancel(ref)
-    wait_until((tmp_path / "ignored").exists)
+    until((tmp_path / "ignored").exists)
     outplay.cancel(ref, force=True)
     with pytest.raises(outplay.TaskCancelledError):
         outplay.get(ref, timeout=LIMIT_S)
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+    until(lambda: not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
 
 
 @pytest.mark.usefixtures("parallel")
@@ -136,7 +129,7 @@ def test_a_task_may_answer_though_it_was_interrupted(tmp_path: Path) -> None:
             raise ValueError("while tidying up")
 
     ref, other = tidy.remote(), messy.remote()
-    wait_until(lambda: (tmp_path / "started").exists() and (tmp_path / "messy").exists())
+    until(lambda: (tmp_path / "started").exists() and (tmp_path / "messy").exists())
     outplay.cancel(ref)
     outplay.cancel(other)
     assert outplay.get(ref, timeout=LIMIT_S) == "what there is so far"
@@ -151,11 +144,11 @@ def test_what_a_task_started_is_cancelled_with_it(tmp_path: Path) -> None:
         return outplay.get([spin.remote(tmp_path / "inner"), spin.remote(tmp_path / "other")])
 
     ref = outer.remote()
-    wait_until((tmp_path / "inner").exists)
+    until((tmp_path / "inner").exists)
     outplay.cancel(ref)
     with pytest.raises(outplay.TaskCancelledError):
         outplay.get(ref, timeout=LIMIT_S)
-    wait_until((tmp_path / "inner.interrupted").exists)
+    until((tmp_path / "inner.interrupted").exists)
 
 
 @pytest.mark.usefixtures("parallel")
@@ -200,7 +193,7 @@ def test_a_running_method_is_not_interrupted(tmp_path: Path) -> None:
 
         def run(self) -> None:
             (tmp_path / "started").touch()
-            wait_until((tmp_path / "open").exists)
+            until((tmp_path / "open").exists)
             self.finished = True
 
         def is_finished(self) -> bool:
@@ -208,7 +201,7 @@ def test_a_running_method_is_not_interrupted(tmp_path: Path) -> None:
 
     slow = Slow.remote()
     ref = slow.run.remote()
-    wait_until((tmp_path / "started").exists)
+    until((tmp_path / "started").exists)
     outplay.cancel(ref)
     (tmp_path / "open").touch()
     with pytest.raises(outplay.TaskCancelledError):  # its result is not wanted any more
@@ -223,7 +216,7 @@ def test_who_was_given_a_ref_can_cancel_it(tmp_path: Path) -> None:
         outplay.cancel(refs[0])
 
     ref = spin.remote(tmp_path / "started")
-    wait_until((tmp_path / "started").exists)
+    until((tmp_path / "started").exists)
     outplay.get(cancels.remote([ref]), timeout=LIMIT_S)
     with pytest.raises(outplay.TaskCancelledError):
         outplay.get(ref, timeout=LIMIT_S)
@@ -232,7 +225,7 @@ def test_who_was_given_a_ref_can_cancel_it(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("parallel")
 def test_any_of_several_results_stands_for_the_task(tmp_path: Path) -> None:
     first, second = spin.options(num_returns=2).remote(tmp_path / "started")
-    wait_until((tmp_path / "started").exists)
+    until((tmp_path / "started").exists)
     outplay.cancel(second)
     for ref in (first, second):
         with pytest.raises(outplay.TaskCancelledError):
@@ -369,7 +362,7 @@ def test_arguments_are_fresh_in_every_attempt(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("parallel")
 def test_a_cancelled_task_is_not_repeated(tmp_path: Path) -> None:
     ref = spin.options(retry_exceptions=True).remote(tmp_path / "started")
-    wait_until((tmp_path / "started").exists)
+    until((tmp_path / "started").exists)
     outplay.cancel(ref)
     with pytest.raises(outplay.TaskCancelledError):
         outplay.get(ref, timeout=LIMIT_S)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import outplay
+from outplay.testing.waiting import until
 
 MEGABYTE = 1_000_000
 stored: Any = None  # a global of the functions below; each test sets it
@@ -148,14 +149,14 @@ def test_a_restarted_actor_still_has_what_its_class_captured(engine: str) -> Non
     gc.collect()
     with pytest.raises(outplay.ActorDiedError):
         outplay.get(actor.die.remote())
-    for _ in range(600):
+
+    def answer() -> Any:
         try:
-            assert outplay.get(actor.read.remote()) == MEGABYTE
-            break
+            return outplay.get(actor.read.remote())
         except outplay.ActorDiedError:  # Ray says so of calls that come while it restarts
-            time.sleep(0.1)
-    else:
-        pytest.fail("it was not restarted")
+            return None
+
+    assert until(answer) == MEGABYTE
 
 
 @pytest.mark.usefixtures("engine")

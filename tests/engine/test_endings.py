@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from outplay.testing.waiting import until
+
 LIMIT_S = 5.0
 
 # Starts workers, actors, a process of an actor's own and large objects; then does what it is told.
@@ -71,10 +73,12 @@ def test_nothing_is_left(ending: str, tmp_path: Path) -> None:
     ) as program:
         assert program.stdout is not None
         driver, hub, folder, *pids = program.stdout.readline().split()
+        if ending.startswith(("ctrl-c", "kill")):  # two actors and two tasks run, and perhaps the driver's child
+            until(lambda: len(psutil.Process(int(hub)).children()) >= 4)
+            until(lambda: "forked" not in ending or len(psutil.Process(int(driver)).children()) == 2)
         processes = [psutil.Process(int(pid)) for pid in (hub, *pids) if psutil.pid_exists(int(pid))]
         with_children = {child for process in processes for child in process.children(recursive=True)}
         processes = list({*processes, *with_children})
-        time.sleep(0.5)
         if ending.startswith("ctrl-c"):
             os.kill(int(driver), signal.SIGINT)
         elif ending.startswith("kill"):
@@ -244,10 +248,10 @@ def test_workers_call_actors_without_the_driver(tmp_path: Path) -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         os.kill(program.pid, signal.SIGSTOP)
-        time.sleep(0.2)
-        seen = {counted.read_text() for _ in range(40) if not time.sleep(0.02)}
+        until(lambda: psutil.Process(program.pid).status() == psutil.STATUS_STOPPED)
+        first = until(counted.read_text)
+        until(lambda: counted.read_text() not in ("", first))
         os.kill(program.pid, signal.SIGKILL)
-    assert len(seen - {""}) > 1
 
 
 def test_an_interrupted_wait_leaves_the_engine_usable(run_script: Callable[..., Any]) -> None:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import outplay
+from outplay.testing.waiting import until
 
 SIZE = 125_000  # float64: a megabyte
 
@@ -94,10 +95,7 @@ def test_what_a_dead_caller_had_lent_is_not_used_again(kind: str, tmp_path: Path
     held += [make.remote(99.0) for _ in range(6)]
     outplay.wait(held, num_returns=len(held))
     Path(go_on).touch()
-    deadline = time.monotonic() + 60
-    while not Path(answer).exists() or not Path(answer).read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: Path(answer).exists() and Path(answer).read_text())
     assert Path(answer).read_text() == "1.0 1.0"
 
 
@@ -118,9 +116,10 @@ def test_a_task_that_was_answered_is_not_repeated(tmp_path: Path) -> None:
         return array * outplay.reusables.mortal
 
     result = outplay.get(use.remote(np.full(SIZE, 1.0)))
-    for _ in range(10):
-        outplay.put(np.full(SIZE, 99.0))
-        time.sleep(0.02)
+    until((tmp_path / "died").exists)
+    until(lambda: outplay.available_resources()["CPU"] == 2)  # the hub knows of the death
+    for _ in range(10):  # and would have repeated the task before these, which find its memory free
+        outplay.get(nothing.remote(outplay.put(np.full(SIZE, 99.0))))
     assert (tmp_path / "runs").read_text() == "x"
     assert result.min() == result.max() == 5
 
@@ -298,7 +297,7 @@ with outplay.reserve([{"num_cpus": 2}], timeout=60):
 def test_a_thread_that_waits_does_not_keep_the_slot(run_script: Callable[..., Any]) -> None:
     result = run_script(
         """
-import threading, time
+import sys, threading, time, traceback
 import outplay
 
 outplay.init("process", num_cpus=1)
@@ -307,11 +306,18 @@ outplay.init("process", num_cpus=1)
 def sleep():
     time.sleep(1000)
 
+def functions(thread):
+    frame = sys._current_frames().get(thread.ident)
+    return {summary.name for summary in traceback.extract_stack(frame)} if frame else set()
+
 @outplay.remote
 def leaves_a_thread():
     ref = sleep.remote()
-    threading.Thread(target=lambda: outplay.get(ref), daemon=True).start()
-    time.sleep(0.3)
+    thread = threading.Thread(target=lambda: outplay.get(ref), daemon=True)
+    thread.start()
+    while "wait_until" not in functions(thread):
+        time.sleep(0.01)
+    time.sleep(0.05)  # longer than a wait that the hub is not told of
 
 @outplay.remote
 def inner():

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,10 @@ import pytest
 import outplay
 from outplay.engine import api
 from outplay.engine.process import wire
+from outplay.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def is_running(pid: int) -> bool:
@@ -227,10 +218,13 @@ def test_what_a_dead_process_had_stored_is_lost_or_freed(small_store: None) -> N
             self.refs = [outplay.put(np.ones(1_000_000))]
             return self.refs
 
+        def pid(self) -> int:
+            return os.getpid()
+
     owner = Owner.remote()
-    refs = outplay.get(owner.store.remote())
+    refs, pid = outplay.get([owner.store.remote(), owner.pid.remote()])
     outplay.kill(owner)
-    time.sleep(0.2)
+    until(lambda: not is_running(pid))
     # The object was shared before its owner died, so it outlives it.
     assert outplay.get(refs[0]).sum() == 1_000_000
     lost = [Owner.remote() for _ in range(8)]
@@ -263,13 +257,15 @@ def test_an_object_that_will_never_be_there_is_lost() -> None:
 def test_an_actor_ends_with_its_last_handle() -> None:
     holder = Holder.remote()
     pid = outplay.get(holder.pid.remote())
-    keeper = Holder.remote()
+    keeper, witness = Holder.remote(), Holder.remote()
     outplay.get(keeper.keep.remote([holder]))
+    other = outplay.get(witness.pid.remote())
     del holder
-    time.sleep(0.3)
+    del witness
+    until(lambda: not is_running(other))  # the hub has been told of both
     assert is_running(pid)
     outplay.get(keeper.keep.remote(None))
-    assert eventually(lambda: not is_running(pid))
+    until(lambda: not is_running(pid))
 
 
 @linux_only
@@ -280,8 +276,8 @@ def test_what_a_worker_started_ends_with_it(own_session: bool) -> None:
     actor, actor_pid = outplay.get(holder.start_actor.remote())
     assert is_running(child)
     os.kill(outplay.get(holder.pid.remote()), signal.SIGKILL)
-    assert eventually(lambda: not is_running(child))
-    assert eventually(lambda: not is_running(actor_pid))
+    until(lambda: not is_running(child))
+    until(lambda: not is_running(actor_pid))
     with pytest.raises(outplay.ActorDiedError, match="the process that started it is gone"):
         outplay.get(actor.pid.remote())
 
@@ -298,12 +294,12 @@ def test_tasks_of_a_killed_task_end_with_it(tmp_path: Path) -> None:
         outplay.get(inner.remote())
 
     ref = outer.remote()
-    assert eventually(lambda: (tmp_path / "inner").exists() and bool((tmp_path / "inner").read_text()))
+    until(lambda: (tmp_path / "inner").exists() and bool((tmp_path / "inner").read_text()))
     pid = int((tmp_path / "inner").read_text())
     os.kill(int((tmp_path / "outer").read_text()), signal.SIGKILL)
     with pytest.raises(outplay.WorkerDiedError, match=r"was killed by SIGKILL"):
         outplay.get(ref)
-    assert eventually(lambda: not is_running(pid))
+    until(lambda: not is_running(pid))
 
 
 def test_how_a_worker_ended_is_told() -> None:
@@ -323,7 +319,7 @@ def test_idle_workers_do_not_pile_up() -> None:
     assert outplay.get(nest.remote(8)) == 9
     hub = psutil.Process(api.engine()._hub.pid)  # type: ignore[attr-defined]
     # Two slots, two idle workers, and at most the actors that other tests have just let go of.
-    assert eventually(lambda: len(hub.children()) <= 4)
+    until(lambda: len(hub.children()) <= 4)
 
 
 def is_closed_by_the_other_side(sock: socket.socket) -> bool:

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import outplay
+from outplay.testing.waiting import until
 from outplay.util import ActorPool
 
 pytestmark = pytest.mark.usefixtures("engine")
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @outplay.remote
@@ -146,14 +137,14 @@ def test_actors_join_and_leave_a_pool() -> None:
 
 def test_resources_are_told() -> None:
     assert outplay.cluster_resources() == {"CPU": 2.0, "GPU": float(gpus())}
-    assert eventually(lambda: outplay.available_resources() == outplay.cluster_resources())
+    until(lambda: outplay.available_resources() == outplay.cluster_resources())
     actor = Squarer.options(num_cpus=1).remote()
     outplay.get(actor.square.remote(1))
-    assert eventually(lambda: outplay.available_resources()["CPU"] == 1.0)
+    until(lambda: outplay.available_resources()["CPU"] == 1.0)
     with outplay.reserve([{"num_cpus": 1}], timeout=60):
-        assert eventually(lambda: outplay.available_resources()["CPU"] == 0.0)
+        until(lambda: outplay.available_resources()["CPU"] == 0.0)
     outplay.kill(actor)
-    assert eventually(lambda: outplay.available_resources()["CPU"] == 2.0)
+    until(lambda: outplay.available_resources()["CPU"] == 2.0)
 
     @outplay.remote
     def inside() -> Any:
