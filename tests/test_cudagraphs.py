@@ -187,7 +187,7 @@ def test_a_policy_captures_once_for_each_number_of_rows(monkeypatch: pytest.Monk
             plain.load(weights)
             policy.load(weights)
             for batch in batches:
-                assert policy._by_torch(batch) == pytest.approx(plain._by_torch(batch), abs=1e-6)
+                assert policy._torch_outputs(batch) == pytest.approx(plain._torch_outputs(batch), abs=1e-6)
         assert sorted(policy._captured) == [6, 8]
         assert [captured._graph.replays for captured in policy._captured.values()] == [4, 4]
         policy.device = CPU
