@@ -1,0 +1,80 @@
+"""The training speed of two checkouts of Outplay, on one machine, in one run.
+
+    git worktree add ../before <commit>
+    python benchmarks/compare.py ../before . --rounds 4
+
+Each round measures both, alternately, in processes of their own. Each figure is the median over the rounds of the
+median over iterations. Ratios are the second checkout's steps per second over the first one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PPO: dict[str, Any] = {"num_workers": 0, "num_envs": 64, "num_env_groups": 1, "train_batch_size": 4096}
+DQN: dict[str, Any] = {"num_workers": 0, "num_env_groups": 4, "learning_starts": 500}
+# name: algorithm, environment, settings, iterations
+CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
+    "PPO, native vector": ("PPO", "CartPole-v1", {**PPO, "sgd_minibatch_size": 512}, 12),
+    "PPO, Python environment": ("PPO", "Acrobot-v1", {"num_workers": 0}, 4),
+    "PPO, 2 workers": ("PPO", "Acrobot-v1", {"num_workers": 2}, 6),
+    "A2C": ("A2C", "CartPole-v1", {"num_workers": 0, "num_env_groups": 4}, 150),
+    "DQN": ("DQN", "CartPole-v1", DQN, 25),
+    "DQN, 1 EnvGroup": ("DQN", "CartPole-v1", {**DQN, "num_env_groups": 1}, 25),
+    "DQN, prioritized, 3 steps": ("DQN", "CartPole-v1", {**DQN, "prioritized_replay": True, "n_step": 3}, 25),
+    "DQN, async, 2 workers": ("DQN", "CartPole-v1", {"num_workers": 2, "async": True, "num_envs": 4}, 15),
+}
+
+
+def measure() -> dict[str, float]:
+    """Steps per second of each case, with the package that this process imports."""
+    import outplay
+
+    found = {}
+    for name, (algorithm, env, config, iterations) in CASES.items():
+        with getattr(outplay, algorithm)(env=env, config=config) as trainer:
+            for _ in range(3):
+                trainer.train()
+            rates = []
+            for _ in range(iterations):
+                steps, started = trainer.timesteps, time.perf_counter()
+                trainer.train()
+                rates.append((trainer.timesteps - steps) / (time.perf_counter() - started))
+            found[name] = statistics.median(rates)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", nargs="*", type=Path, help="two folders")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        print(json.dumps(measure()))
+        return
+    if len(args.checkouts) != 2:
+        parser.error("name two checkouts")
+    rounds: list[list[dict[str, float]]] = [[], []]
+    for _ in range(args.rounds):
+        for measured, checkout in zip(rounds, args.checkouts, strict=True):
+            environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
+            command = [sys.executable, __file__, "--measure"]
+            output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+            measured.append(json.loads(output.splitlines()[-1]))
+    print(f"{'steps per second':<28}{'first':>10}{'second':>10}   ratio")
+    for name in CASES:
+        first, second = (statistics.median(one[name] for one in measured) for measured in rounds)
+        print(f"{name:<28}{first:>10,.0f}{second:>10,.0f}{second / first:>8.2f}")
+
+
+if __name__ == "__main__":
+    main()
