@@ -15,7 +15,7 @@ from outplay.collect.pool import WorkerPool
 from outplay.collect.worker import RolloutSpec, RolloutWorker
 from outplay.envs import GroupState
 from outplay.fragments import Fragment
-from outplay.policies import ActionScaling, Weights
+from outplay.policies import Weights
 
 log = logging.getLogger("outplay")
 
@@ -44,7 +44,7 @@ class Collector(ABC):
         assert [state.lanes for state in self.states] == spec.group_sizes
         self.task: Any = self.states[0].task  # of the curriculum
         self._snapshot = snapshot
-        self._scaling = ActionScaling(spec.policy.action_space, spec.policy.normalize_actions, spec.policy.clip_actions)
+        self._scaling = spec.policy.action_scaling()
         self.pool = WorkerPool(self.num_workers, self._worker_arguments, spec.max_worker_restarts)
 
     def _worker_arguments(self, index: int) -> tuple[Any, ...]:

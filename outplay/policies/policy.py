@@ -19,7 +19,6 @@ from outplay.policies.dense import Dense
 from outplay.policies.distributions import distribution_for, masked_array
 from outplay.policies.flat import flatten, ranges
 from outplay.policies.network import Network
-from outplay.policies.scaling import ActionScaling
 from outplay.spaces import Leaf, Leaves, leaves
 from outplay.streams import seed_for
 
@@ -62,7 +61,7 @@ class Policy:
         self._values_when_acting = self.network.values_when_acting
         self._acting = ranges(self.network, self.network.is_for_acting)
         self.exploration: dict[str, float] = {}  # exploration values by name, which travel with the Weights
-        self._scaling = ActionScaling(spec.action_space, spec.normalize_actions, spec.clip_actions)
+        self._scaling = spec.action_scaling()
         self.version = 0
         self.device = torch.device("cpu")
         self._captured: dict[int, CapturedActing] = {}  # by the number of rows

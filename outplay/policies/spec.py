@@ -9,6 +9,7 @@ import gymnasium
 
 from outplay.config import ModelConfig
 from outplay.policies.policy import Policy
+from outplay.policies.scaling import ActionScaling
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,7 @@ class PolicySpec:
 
     def make(self) -> Policy:
         return self.policy_class(self)
+
+    def action_scaling(self) -> ActionScaling:
+        """From the policy's actions to the environment's."""
+        return ActionScaling(self.action_space, self.normalize_actions, self.clip_actions)
