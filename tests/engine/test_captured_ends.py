@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 import outplay
+from outplay.testing.waiting import until
 from tests.engine.test_captured import MEGABYTE, reads
-from tests.engine.test_process import eventually, is_running
+from tests.engine.test_process import is_running
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_an_actor_ends_when_the_function_that_held_it_is_gone(small_store: None)
     assert outplay.get(function.remote()) == number
     del function
     gc.collect()
-    assert eventually(lambda: not is_running(number))
+    until(lambda: not is_running(number))
 
 
 def test_a_ref_of_an_engine_that_was_shut_down_is_refused() -> None:

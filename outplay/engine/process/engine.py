@@ -244,6 +244,8 @@ class ProcessEngine:
         name = what.full_name
         signature: TypedSignature | None = what.signature
         packed, refs = serialize.dumps_call(name, args, kwargs, lambda arg: isinstance(arg, Ref))
+        if self.entries.dropped:  # memory that is free already may be what the call needs
+            self.entries.flush_dropped()
         arguments = self.entries.own(packed, is_argument=True)
         results = [self.entries.new_result() for _ in range(num_returns)]
         ref_arguments = [(place, self._entry_of(ref)) for place, ref in refs]
