@@ -24,25 +24,35 @@ def uses_shared_ray(item: pytest.Item | None) -> bool:
     return item.callspec.params.get("engine") == "ray" and any(found.baseid == "tests" for found in definitions)
 
 
+def shares_a_fixture(item: pytest.Item) -> bool:
+    """Whether a test uses a fixture that is made once for its module or class, as an engine is."""
+    found = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+    return any(definition.scope in ("module", "class") for definitions in found for definition in definitions)
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses, and before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One Ray serves the whole run: all tests that use it run one after the other, in one process of xdist.
+    """What runs in one process of xdist (`--dist loadgroup`).
 
-    The tests of a file stay together, because they share an engine. (`--dist loadgroup` keeps to both.) Tests with a
-    Ray of their own follow, when the shared one has ended.
+    One Ray serves the whole run: all tests that use it run one after the other, and tests with a Ray of their own
+    follow when the shared one has ended. Tests that share a fixture stay together. All others run anywhere.
     """
     for item in items:
         if item.path.name in SLOW_ON_RAY and uses_shared_ray(item):
             item.add_marker(pytest.mark.slow)
-        is_ray = uses_shared_ray(item) or item.path.name == "test_ray.py"
-        item.add_marker(pytest.mark.xdist_group("ray" if is_ray else item.nodeid.split("::")[0]))
+        if uses_shared_ray(item) or item.path.name == "test_ray.py":
+            item.add_marker(pytest.mark.xdist_group("ray"))
+        elif shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
     items.sort(key=lambda item: not uses_shared_ray(item))
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The shared Ray ends after the last test that uses it."""
-    if uses_shared_ray(item) and not uses_shared_ray(nextitem):
+    """The shared Ray ends after the last test that uses it; any other engine with the tests of its module."""
+    if uses_shared_ray(item) and uses_shared_ray(nextitem):
+        return
+    if uses_shared_ray(item) or nextitem is None or nextitem.path != item.path:
         outplay.shutdown()
 
 

@@ -41,6 +41,7 @@ SHORTER = {
     "outplay train pong-pg": " --stop training_iteration=1 --config max_episode_steps=50",
     "outplay train pong": " --stop training_iteration=1 --config train_batch_size=64",
     "outplay train --env": " --stop training_iteration=1",
+    "python -m pytest -q test_package.py": " -k 'TestCorridor or refuses or restored'",
     "outplay train -f": " --stop training_iteration=1 --config train_batch_size=256",
 }
 
