@@ -28,7 +28,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $(READY)
 
 # Most tests wait for processes that they started. tests/conftest.py says which of them stay together.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 4
 
 test: lint
 	$(PYTEST) -m "not slow"

@@ -1,19 +1,42 @@
-"""Fixtures shared by all tests, and which of them run in one process: see `pytest_collection_modifyitems`."""
+"""Fixtures shared by all tests, and which of them run in one process."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import outplay
 
 ENGINES = ("inline", "process", "ray")
 # What these say of Ray is built on what the others say of it.
 SLOW_ON_RAY = ("test_util.py", "test_queue.py")
+# The tests of a file stay together, because they share an engine; these start programs of their own, or share nothing.
+SPREAD = ("tests/test_documents.py", "tests/cli/", "tests/algorithms/test_conformance.py", "tests/envs/test_vectors.py")
+
+
+def group_of(nodeid: str) -> str:
+    """Tests of one group run in one process of xdist, one after the other. So one Ray serves the whole run."""
+    file = nodeid.split("::")[0]
+    if file.endswith("test_ray.py") or re.search(r"\[ray[-\]]", nodeid):
+        return "ray"
+    return nodeid if file.startswith(SPREAD) else file
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return GroupScheduling(config, log)
 
 
 def uses_shared_ray(item: pytest.Item | None) -> bool:
@@ -24,26 +47,12 @@ def uses_shared_ray(item: pytest.Item | None) -> bool:
     return item.callspec.params.get("engine") == "ray" and any(found.baseid == "tests" for found in definitions)
 
 
-def shares_a_fixture(item: pytest.Item) -> bool:
-    """Whether a test uses a fixture that is made once for its module or class, as an engine is."""
-    found = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
-    return any(definition.scope in ("module", "class") for definitions in found for definition in definitions)
-
-
-@pytest.hookimpl(tryfirst=True)  # before -m chooses, and before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs in one process of xdist (`--dist loadgroup`).
-
-    One Ray serves the whole run: all tests that use it run one after the other, and tests with a Ray of their own
-    follow when the shared one has ended. Tests that share a fixture stay together. All others run anywhere.
-    """
+    """Tests that use the shared Ray come first, one after the other."""
     for item in items:
         if item.path.name in SLOW_ON_RAY and uses_shared_ray(item):
             item.add_marker(pytest.mark.slow)
-        if uses_shared_ray(item) or item.path.name == "test_ray.py":
-            item.add_marker(pytest.mark.xdist_group("ray"))
-        elif shares_a_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
     items.sort(key=lambda item: not uses_shared_ray(item))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import outplay
+from tests.conftest import SPREAD, group_of, uses_shared_ray
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("torch", "gymnasium", "ray", "optuna")
@@ -66,3 +67,11 @@ def test_everything_public_is_documented() -> None:
 def test_no_test_file_is_long() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
     assert {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 500} == {}
+
+
+def test_all_tests_that_use_the_shared_ray_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    shared = [item.nodeid for item in request.session.items if uses_shared_ray(item)]
+    assert {group_of(nodeid) for nodeid in [*shared, "tests/engine/test_tasks.py::TestTasks::test_x[ray-1]"]} == {"ray"}
+    assert group_of("tests/engine/test_tasks.py::TestTasks::test_x[process]") == "tests/engine/test_tasks.py"
+    for path in SPREAD:
+        assert (ROOT / path).exists()
