@@ -13,8 +13,9 @@ from tests import probes
 from tests.algorithms.dqn import PROMISED, SWITCHES, learner_of, slow, train, trained, trainer
 
 
+@pytest.mark.slow  # the suite of all algorithms kills one worker
 @pytest.mark.usefixtures("process_engine")
-def test_a_worker_that_dies_does_not_change_the_result() -> None:
+def test_workers_that_die_do_not_change_the_result() -> None:
     whole = trained(10, num_workers=2)
     with trainer(probes.Walk, **PROMISED, num_workers=2) as ours:
         for iteration in range(10):
