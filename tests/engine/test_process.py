@@ -27,7 +27,10 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 
 def is_running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def lies_in_shared_memory(address: int) -> bool:
