@@ -204,6 +204,7 @@ def test_a_damaged_status_is_none(folder: RunFolder, text: str) -> None:
 
 
 def test_requests(folder: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", logger="outplay")
     assert folder.take_requests() == set()
     folder.request("stop")
     RunFolder(folder.path).request("evaluate")
