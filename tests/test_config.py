@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outplay.algorithms import A2CConfig, PPOConfig, find_algorithm
-from outplay.config import AlgorithmConfig, at, validated
+from outplay.config import AlgorithmConfig
 from outplay.errors import ConfigError
 from outplay.runs.experiments import load_file, load_recipe, nested, parse_setting, recipe_names
+from outplay.settings import at, validated
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ BASICS = (
     "streams",
     "spaces",
     "config",
+    "settings",
     "metrics",
     "schema",
     "parsing",

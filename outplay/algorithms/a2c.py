@@ -10,11 +10,12 @@ import torch
 from pydantic import Field
 
 from outplay.algorithms.algorithm import Algorithm
-from outplay.config import AlgorithmConfig, Lanes, NotNegative, OptimizerConfig, Positive, with_default
+from outplay.config import AlgorithmConfig, OptimizerConfig
 from outplay.fragments import Batch
 from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, explained_variance
 from outplay.learning.optimizers import ParameterGroup, check_norm
 from outplay.policies import masked
+from outplay.settings import Lanes, NotNegative, Positive, with_default
 
 
 class A2COptimizerConfig(OptimizerConfig):

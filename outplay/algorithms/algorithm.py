@@ -16,7 +16,7 @@ from outplay.algorithms import iteration, saving, setup
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
 from outplay.collect import AsyncCollector, Collector, Evaluator, SyncCollector, torch_threads
-from outplay.config import AlgorithmConfig, plain, validated
+from outplay.config import AlgorithmConfig
 from outplay.envs import GroupState, check_trust, find_env, import_folders, probe_env
 from outplay.fragments import Fragment
 from outplay.learning.learner import Learner
@@ -33,6 +33,7 @@ from outplay.runs.checkpoint import (
     write_checkpoint,
 )
 from outplay.runs.results import new_run_folder, results_folder
+from outplay.settings import plain, validated
 from outplay.streams import stream
 
 log = logging.getLogger("outplay")

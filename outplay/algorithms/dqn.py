@@ -9,10 +9,14 @@ from pydantic import Field, FiniteFloat, model_validator
 from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
-from outplay.config import (
+from outplay.config import AlgorithmConfig, ExplorationConfig
+from outplay.cudagraphs import Scalar
+from outplay.fragments import Fragment
+from outplay.learning import qlearning
+from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
+from outplay.policies import Policy, QPolicy
+from outplay.settings import (
     LARGEST,
-    AlgorithmConfig,
-    ExplorationConfig,
     Fraction,
     Lanes,
     NotNegative,
@@ -23,11 +27,6 @@ from outplay.config import (
     one_name_each,
     with_default,
 )
-from outplay.cudagraphs import Scalar
-from outplay.fragments import Fragment
-from outplay.learning import qlearning
-from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
-from outplay.policies import Policy, QPolicy
 from outplay.streams import stream
 
 _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018

@@ -10,12 +10,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
-from outplay.config import AlgorithmConfig, NotNegative, Positive, with_default
+from outplay.config import AlgorithmConfig
 from outplay.fragments import Batch
 from outplay.learning import returns
 from outplay.learning.onpolicy import OnPolicyLearner
 from outplay.learning.optimizers import check_norm
 from outplay.policies import masked
+from outplay.settings import NotNegative, Positive, with_default
 
 
 class PGConfig(AlgorithmConfig):

@@ -9,13 +9,14 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
-from outplay.config import AlgorithmConfig, Fraction, Lanes, NotNegative, Positive, is_true, with_default
+from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Scalar
 from outplay.fragments import Batch
 from outplay.learning.learner import JsonAndTensors, Segments, mean_metrics
 from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, OnPolicyState, Rows, explained_variance
 from outplay.learning.optimizers import check_norm
 from outplay.policies import Policy, masked
+from outplay.settings import Fraction, Lanes, NotNegative, Positive, is_true, with_default
 
 
 class PPOConfig(ActorCriticConfig):

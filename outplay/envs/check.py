@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import gymnasium
@@ -41,16 +42,25 @@ def _findings(spec: EnvSpec) -> Iterator[tuple[str, str]]:
         if inexact:
             yield "note", f"{inexact}: runs can be resumed, but not exactly"
         return
-    logging.getLogger("outplay").setLevel(logging.ERROR)  # warnings are reported below as findings
-    env = spec.make()
+    with _warnings_off(), closing(spec.make()) as env:
+        try:
+            yield from _check_instance(spec, env)
+        except OutplayError as error:
+            yield "problem", str(error)
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            yield "problem", f"it raised {type(error).__name__}: {error}"
+
+
+@contextmanager
+def _warnings_off() -> Iterator[None]:
+    """Warnings are reported as findings instead."""
+    log = logging.getLogger("outplay")
+    before = log.level
+    log.setLevel(logging.ERROR)
     try:
-        yield from _check_instance(spec, env)
-    except OutplayError as error:
-        yield "problem", str(error)
-    except Exception as error:  # noqa: BLE001 - user code may raise anything
-        yield "problem", f"it raised {type(error).__name__}: {error}"
+        yield
     finally:
-        env.close()
+        log.setLevel(before)
 
 
 def _check_instance(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, str]]:

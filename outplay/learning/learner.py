@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from outplay.config import AlgorithmConfig, at
+from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import CapturedStep, Minibatch
 from outplay.fragments import Batch, Fragment
 from outplay.learning.optimizers import Optimizer, ParameterGroup
@@ -22,6 +22,7 @@ from outplay.policies import Policy, is_normalisable
 from outplay.policies.flat import flatten
 from outplay.policies.network import Network
 from outplay.schema import FiniteNumber, Part, check_array, validated_part
+from outplay.settings import at
 from outplay.spaces import Leaves
 
 Array = np.ndarray

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -12,7 +13,7 @@ from gymnasium import spaces
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from outplay.config import AsyncConfig, Fraction, NotNegative, Positive, Processes, at
+from outplay.config import AsyncConfig
 from outplay.cudagraphs import Minibatch
 from outplay.errors import ConfigError
 from outplay.fragments import Batch, Fragment
@@ -23,6 +24,7 @@ from outplay.policies import Policy
 from outplay.replay import Replay, ReplaySpec, Segment, ShardedReplay, Transitions
 from outplay.replay.checking import ReplayState, check_counters, check_segment
 from outplay.schema import Counter, FiniteNumber, validated_part
+from outplay.settings import Fraction, NotNegative, Positive, Processes, at
 from outplay.streams import stream
 
 Array = np.ndarray
@@ -86,7 +88,7 @@ class TransitionBatch(Minibatch):
     weights: Tensor
 
 
-class ReplayLearner(Learner[C]):
+class ReplayLearner(Learner[C], ABC):
     """Learns from a replay buffer, with target networks. A subclass implements `step`, and perhaps `before_update`.
 
     Updates are owed per environment step (`training_intensity`), so their number does not depend on timing.
@@ -139,9 +141,9 @@ class ReplayLearner(Learner[C]):
 
     # Learning.
 
+    @abstractmethod
     def step(self, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
         """One update on a minibatch: (gradient norm, metrics). The metric "errors" holds the TD error of each row."""
-        raise NotImplementedError(f"{type(self).__name__} has no step()")
 
     def before_update(self) -> None:
         """Called before each update."""

@@ -12,13 +12,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from outplay.config import AlgorithmConfig, Fraction, NotNegative, Schedule, at
+from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Minibatch
 from outplay.fragments import Batch
 from outplay.learning import returns
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments
 from outplay.policies import ActorCritic
 from outplay.schema import FiniteNumber, validated_part
+from outplay.settings import Fraction, NotNegative, Schedule, at
 from outplay.spaces import Leaves
 from outplay.streams import stream
 

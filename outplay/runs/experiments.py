@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat
 
-from outplay.config import NotNegative, Positive, Settings, validated
 from outplay.errors import ConfigError, nearest, shortened
 from outplay.parsing import MAX_DEPTH, parse_yaml, read_yaml
 from outplay.registry import algorithms
+from outplay.settings import NotNegative, Positive, Settings, validated
 
 # Metrics for stop conditions, besides learner/… and evaluation/….
 METRICS = (

@@ -91,7 +91,10 @@ class Endless(Probe):
     def step(self, action: Any) -> Any:
         self.steps += 1
         over = self.steps == 4
-        return self.observe(0.0), 1.0, over and self.terminates, over and not self.terminates, {}
+        return self.observe(self.seen()), 1.0, over and self.terminates, over and not self.terminates, {}
+
+    def seen(self) -> float:
+        return 0.0
 
 
 class Over(Endless):
@@ -100,24 +103,17 @@ class Over(Endless):
     terminates = True
 
 
-class LastStep(Probe):
-    """Reward 1 for each of four steps; the observation is the step. Then terminated, or `truncated`.
+class LastStep(Endless):
+    """Endless, but the observation is the step, and it is terminated unless `truncated`.
 
     With γ = 0.5, the value of the last step is 1 if the episode is terminated, and 2 if it is truncated.
     """
 
     def __init__(self, truncated: bool) -> None:
-        self.truncated = truncated
+        self.terminates = not truncated
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.observe(0.0), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        ended = self.steps == 4
-        return self.observe(self.steps / 4), 1.0, ended and not self.truncated, ended and self.truncated, {}
+    def seen(self) -> float:
+        return self.steps / 4
 
 
 class Aim(gymnasium.Env[Any, Any]):

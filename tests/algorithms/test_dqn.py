@@ -12,10 +12,10 @@ import torch
 from outplay import DQN, ConfigError, EnvError
 from outplay.algorithms.dqn import DQNConfig, DQNLearner
 from outplay.algorithms.ppo import PPOConfig
-from outplay.config import validated
 from outplay.fragments import Batch
 from outplay.learning.qlearning import losses
 from outplay.replay import Replay, Transitions
+from outplay.settings import validated
 from outplay.streams import stream
 from tests import probes
 from tests.algorithms.dqn import BESIDE, SMALL, SWITCHES, learner_of, slow, train, trainer

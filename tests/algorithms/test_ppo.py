@@ -11,9 +11,9 @@ import torch
 
 from outplay import PPO
 from outplay.algorithms import iteration
-from outplay.config import at
 from outplay.fragments import join
 from outplay.learning.onpolicy import Estimates, Rows
+from outplay.settings import at
 from tests import probes
 
 

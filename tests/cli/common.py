@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from outplay.cli import main
 
 SMALL = ["--config", "num_envs=4", "--config", "train_batch_size=40", "--num-workers", "0"]
 
@@ -39,3 +44,26 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.01)
     return found
+
+
+def exit_code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run a command in this process."""
+    monkeypatch.setattr(sys, "argv", ["outplay", *arguments])
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def interrupt_twice(running: subprocess.Popen[str]) -> str:
+    """Send Ctrl-C, and again once the command says that it stops after this iteration; its remaining stderr."""
+    running.send_signal(signal.SIGINT)
+    assert running.stderr is not None
+    while "Ctrl-C again to stop now" not in running.stderr.readline():
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in err
+    return err

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outplay.cli import main
-from tests.cli.common import Outcome
+from tests.cli.common import Outcome, exit_code
 
 CUSTOM = """
 import gymnasium
@@ -51,12 +50,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*arguments: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["outplay", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
+        code = exit_code(monkeypatch, *arguments)
         out, err = capsys.readouterr()
         return code, out, err
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from outplay.runs.checkpoint import checkpoints_in
-from tests.cli.common import SMALL, only_run, start, wait_for
+from tests.cli.common import SMALL, interrupt_twice, only_run, start, wait_for
 
 KILLED = {
     "native": ["--env", "CartPole-v1", "--run", "PPO"],
@@ -157,11 +157,4 @@ def test_two_signals_end_now(tmp_path: Path) -> None:
     running = start(tmp_path, *slow, "--num-workers", "0")
     wait_for(lambda: list((tmp_path / "results").glob("*/*/status.json")))
     time.sleep(0.5)
-    running.send_signal(signal.SIGINT)
-    assert running.stderr is not None
-    while "Ctrl-C again to stop now" not in running.stderr.readline():
-        assert running.poll() is None
-    running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=60)
-    assert running.returncode == 130
-    assert "Traceback" not in err
+    interrupt_twice(running)

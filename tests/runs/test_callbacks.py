@@ -15,11 +15,10 @@ import pytest
 
 import outplay
 from outplay import Callback, CallbackError, CheckpointError, ConfigError
-from outplay.cli import main
 from outplay.runs.callbacks import Episode
 from outplay.runs.run import Run
 from tests import probes
-from tests.cli.common import SMALL
+from tests.cli.common import SMALL, exit_code
 from tests.runs.common import CONFIG, lines, make, weights
 
 MODULE = """
@@ -331,14 +330,9 @@ class Scene:
     def outplay(self, *arguments: str) -> int:
         self.monkeypatch.setattr(sys, "path", list(self.path))
         self.monkeypatch.delitem(sys.modules, "mycallbacks", raising=False)
-        self.monkeypatch.setattr(sys, "argv", ["outplay", *arguments])
         (self.folder / "mycallbacks.imported").unlink(missing_ok=True)
         importlib.invalidate_caches()
-        try:
-            main()
-        except SystemExit as end:
-            return int(end.code or 0)
-        return 0
+        return exit_code(self.monkeypatch, *arguments)
 
     @property
     def was_imported(self) -> bool:

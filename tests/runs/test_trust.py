@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from outplay import PPO, EnvError
-from outplay.cli import main
+from tests.cli.common import SMALL, exit_code
 
-SMALL = ["--config", "num_envs=4", "--config", "train_batch_size=40", "--num-workers", "0"]
 MODULE = """
 from pathlib import Path
 from tests.probes import Walk
@@ -55,13 +54,8 @@ class Scene:
         """The exit code of a command in the user's folder, as from a fresh interpreter."""
         self.start()
         self.monkeypatch.delitem(sys.modules, "mymaze", raising=False)
-        self.monkeypatch.setattr(sys, "argv", ["outplay", *arguments])
         importlib.invalidate_caches()
-        try:
-            main()
-        except SystemExit as end:
-            return int(end.code or 0)
-        return 0
+        return exit_code(self.monkeypatch, *arguments)
 
     def use(self, way: str, *more: str) -> int:
         """Use the run or its checkpoint, the environment repeated."""
