@@ -1,10 +1,11 @@
-"""The training speed of two checkouts of Outplay, on one machine, in one run.
+"""The speed of two checkouts of Outplay, on one machine, in one run: training, replay, recipes, the process engine.
 
     git worktree add ../before <commit>
     python benchmarks/compare.py ../before . --rounds 4
 
 Each round measures both, alternately, in processes of their own. Each figure is the median over the rounds of the
-median over iterations. Ratios are the second checkout's steps per second over the first one's.
+median over iterations. Ratios are the second checkout's rate over the first one's: environment steps, transitions,
+calls or transfers per second.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,34 @@ def measure() -> dict[str, float]:
     return found
 
 
+def measure_programs(checkout: Path) -> dict[str, float]:
+    """What the other benchmarks measure of Outplay alone, with the checkout's own programs."""
+    found: dict[str, float] = {}
+    for side in ("outplay", "prioritized"):
+        for kind in ("vector", "atari"):
+            rates = run_json(checkout, "benchmarks/replay.py", "--side", side, kind)
+            found |= {f"replay, {side}, {kind}, {what}": rate for what, rate in rates.items()}
+    for recipe in ("cartpole", "cartpole-dqn"):
+        with tempfile.TemporaryDirectory() as results:
+            last = run_json(checkout, "-m", "outplay", "train", recipe, "--json", "--results-dir", results)
+        found[f"outplay train {recipe}"] = last["timesteps_total"] / last["time_total_s"]
+    calls = run_json(checkout, "benchmarks/engine.py", "--side", "process", "--program", "calls")
+    for name in ("calls of an actor, one after another sent", "tasks, one after another sent"):
+        found[name] = calls[name]
+    for name in ("put 5 MB and broadcast it to two actors", "return 5 MB from an actor"):
+        found[name] = 1e3 / calls[name]  # per second
+    return found
+
+
+def run_json(checkout: Path, *arguments: str) -> dict[str, float]:
+    """The last line that a program prints, which is JSON."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
+    command = [sys.executable, *arguments]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=checkout).stdout
+    figures: dict[str, float] = json.loads(output.splitlines()[-1])
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="*", type=Path, help="two folders")
@@ -66,14 +96,12 @@ def main() -> None:
     rounds: list[list[dict[str, float]]] = [[], []]
     for _ in range(args.rounds):
         for measured, checkout in zip(rounds, args.checkouts, strict=True):
-            environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
-            command = [sys.executable, __file__, "--measure"]
-            output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-            measured.append(json.loads(output.splitlines()[-1]))
-    print(f"{'steps per second':<28}{'first':>10}{'second':>10}   ratio")
-    for name in CASES:
+            training = run_json(checkout, str(Path(__file__).resolve()), "--measure")
+            measured.append({**training, **measure_programs(checkout)})
+    print(f"{'per second':<46}{'first':>12}{'second':>12}   ratio")
+    for name in rounds[0][0]:
         first, second = (statistics.median(one[name] for one in measured) for measured in rounds)
-        print(f"{name:<28}{first:>10,.0f}{second:>10,.0f}{second / first:>8.2f}")
+        print(f"{name:<46}{first:>12,.0f}{second:>12,.0f}{second / first:>8.2f}")
 
 
 if __name__ == "__main__":

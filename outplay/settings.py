@@ -1,0 +1,228 @@
+"""The base of all settings: validation of a dict, and messages that name the wrong key and the values it accepts.
+
+>>> class MyConfig(Settings):
+...     size: Positive = Field(64, description="Number of units.")
+>>> validated(MyConfig, {"size": 0}, "custom.yml")
+ConfigError: custom.yml: size must be an integer of at least 1, not 0
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from outplay.errors import ConfigError, nearest, shortened
+from outplay.parsing import MAX_DEPTH, check_plain
+from outplay.schema import MAX_LANES
+
+
+def _ascending(points: Any) -> Any:
+    steps = (
+        [point[0] for point in points if isinstance(point, (list, tuple)) and point] if isinstance(points, list) else []
+    )
+    if any(not a < b for a, b in pairwise(steps) if isinstance(a, (int, float)) and isinstance(b, (int, float))):
+        raise ValueError(f"a schedule's steps must ascend, and these do not: {steps}")
+    return points
+
+
+LARGEST = 10**12  # of sizes and counters: arrays of such a size raise MemoryError, larger ones overflow
+Schedule = Annotated[list[tuple[FiniteFloat, FiniteFloat]], BeforeValidator(_ascending)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Lanes = Annotated[int, Field(ge=1, le=MAX_LANES)]
+Few = Annotated[int, Field(ge=1, le=1_000)]
+Processes = Annotated[int, Field(ge=0, le=10_000)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+_MAX_DEPTH = MAX_DEPTH - 8  # of one value: a file that it is written to adds some levels
+
+
+def plain(value: Any, where: str, depth: int = 0) -> Any:
+    """`value` as a checkpoint would restore it: numbers, strings, lists, dicts with string keys.
+
+    So the first run and a resumed one use the same value.
+
+    >>> plain({"sizes": (1, 2)}, "env_config")
+    {'sizes': [1, 2]}
+    """
+    if depth > _MAX_DEPTH:
+        raise ConfigError(f"{shortened(where)}: nested more than {_MAX_DEPTH} levels deep")
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise ConfigError(f"{where}: keys must be strings, and {key!r} is a {type(key).__name__}")
+        return {plain(key, where): plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if hasattr(value, "tolist"):  # numpy's numbers and arrays
+        return value.tolist()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        try:
+            check_plain(value)
+        except ValueError as error:  # it could be written, but not be read again
+            raise ConfigError(f"{shortened(where)}: {error}") from None
+        return value
+    raise ConfigError(
+        f"{where} is a {type(value).__name__}, which cannot be saved; only numbers, strings, lists and dicts can (pass "
+        "other objects to an environment in its factory: register_env(name, lambda env_config: Env(thing)))"
+    )
+
+
+class Settings(BaseModel):
+    """Base of all settings: immutable, unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=())
+
+
+def with_default(base: type[BaseModel], name: str, default: Any) -> Any:
+    """A field of `base` with another default, for a subclass: its description and alias are declared once.
+
+    >>> class PPOConfig(ActorCriticConfig):
+    ...     lambda_: Fraction = with_default(ActorCriticConfig, "lambda_", 0.97)
+    """
+    field = base.model_fields[name]
+    return Field(default, description=field.description, alias=field.alias)
+
+
+def one_name_each(cls: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
+    """Some settings have two names (`lambda` and `lambda_`). If both are given, the later one counts."""
+    order = list(data)
+    pairs = [(name, f.alias) for name, f in cls.model_fields.items() if f.alias]
+    earlier = {min(pair, key=order.index) for pair in pairs if pair[0] in data and pair[1] in data}
+    return {key: value for key, value in data.items() if key not in earlier}
+
+
+def is_true(value: Any, otherwise: bool = False) -> bool:
+    """A boolean setting before validation; `otherwise` if it is no boolean, which validation then refuses by name."""
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        return otherwise
+
+
+def at(schedule: Schedule | None, constant: float, step: int) -> float:
+    """The value of a schedule at a step: linear between its points, constant before the first and after the last.
+
+    >>> at([(0, 1.0), (100, 0.0)], 0.5, 25)
+    0.75
+    """
+    if not schedule:
+        return constant
+    points = schedule
+    if step <= points[0][0]:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if step <= x1:
+            return y0 + (y1 - y0) * (step - x0) / (x1 - x0)
+    return points[-1][1]
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def validated(cls: type[S], data: dict[str, Any], where: str) -> S:
+    """Settings from a dict. Raises ConfigError: one sentence that begins with `where`."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: settings (key: value) are needed, not {data!r}")
+    try:
+        return cls.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_sentence(cls, data, error, where)) from None
+
+
+def _sentence(cls: type[BaseModel], data: dict[str, Any], error: ValidationError, where: str) -> str:
+    # With a union, each of its members complains; the complaint about the value that is there comes first.
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "invalid_key" or first["loc"][-1:] == ("[key]",):
+        hint = " (YAML reads yes, no, on and off as booleans; quote them)" * isinstance(first["input"], bool)
+        return f"{where}: keys must be strings, not {_value(first['input'])}{hint}"
+    owner: type[BaseModel] | None = cls
+    names: list[str] = []
+    fields: dict[str, FieldInfo] = {}
+    value: Any = data
+    for part in first["loc"]:  # as far as settings go: what is inside a list is told as the list
+        if owner is None:
+            break
+        fields = _fields(owner)
+        names.append(str(part))
+        value = value.get(part) if isinstance(value, dict) else value
+        owner = _settings_in(fields.get(str(part)))
+    key = ".".join(names)
+    if first["type"] == "value_error":
+        return f"{where}: {first['ctx']['error']}"
+    if first["type"] == "extra_forbidden":
+        return f"{where}: unknown setting {key!r}{nearest(names[-1], fields)}"
+    wanted = type_in_words(fields[names[-1]])
+    if first["type"] == "less_than_equal" and first["ctx"]["le"] >= _TECHNICAL:
+        wanted = f"at most {first['ctx']['le']:,}"
+    if isinstance(value, dict) and len(first["loc"]) > len(names):  # one entry of a dict is wrong
+        key, value, wanted = f"{key}.{first['loc'][len(names)]}", first["input"], _expected(first)
+    return f"{where}: {key} must be {wanted}, not {_value(value)}"
+
+
+def _expected(error: Any) -> str:
+    return "a number" if "float" in error["type"] else str(error["msg"]).removeprefix("Input should be ")
+
+
+def _fields(cls: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {**cls.model_fields, **{f.alias: f for f in cls.model_fields.values() if f.alias}}
+
+
+def _settings_in(field: FieldInfo | None) -> type[Settings] | None:
+    kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
+
+
+def _value(value: Any) -> str:
+    return shortened(repr(value))
+
+
+_WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
+
+
+def type_in_words(field: FieldInfo) -> str:
+    """The values that a field accepts, for messages and for the documentation."""
+    return _words(field.annotation, _bounds(field.metadata))
+
+
+_TECHNICAL = 1_000  # an upper limit from here on keeps nonsense out: only a message about it mentions it
+
+
+def _bounds(constraints: Any) -> str:
+    words = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
+    found = [
+        f"{text} {limit if isinstance(limit, int) else format(limit, 'g')}"
+        for constraint in constraints
+        for name, text in words
+        if (limit := getattr(constraint, name, None)) is not None and not (name == "le" and limit >= _TECHNICAL)
+    ]
+    return f" of {' and '.join(found)}" if found else ""
+
+
+def _words(kind: Any, bounds: str = "") -> str:
+    if kind in _WORDS:
+        return _WORDS[kind] + (bounds if kind in (int, float) else "")
+    origin = get_origin(kind)
+    if origin is Annotated:
+        inner, *metadata = get_args(kind)
+        return _words(inner, _bounds([c for m in metadata for c in getattr(m, "metadata", [m])]))
+    if origin is Literal:
+        return " or ".join(str(choice) for choice in get_args(kind))
+    if origin is tuple:
+        return f"[{', '.join(_words(part) for part in get_args(kind))}]"
+    if origin is list:
+        return f"a list of {_words(get_args(kind)[0])}"
+    if origin is dict:
+        return "key: value pairs"
+    if origin is abc.Callable:
+        return "a function"
+    if isinstance(kind, type) and issubclass(kind, Settings):
+        return "settings (key: value)"
+    if parts := get_args(kind):
+        return " or ".join(_words(part, bounds) for part in parts)
+    return "anything" if kind is Any else str(kind)
