@@ -36,12 +36,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
 }
 
 
-def measure() -> dict[str, float]:
-    """Steps per second of each case, with the package that this process imports."""
+def measure(only: str) -> dict[str, float]:
+    """Steps per second of each case whose name contains `only`, with the package that this process imports."""
     import outplay
 
     found = {}
     for name, (algorithm, env, config, iterations) in CASES.items():
+        if only not in name:
+            continue
         with getattr(outplay, algorithm)(env=env, config=config) as trainer:
             for _ in range(3):
                 trainer.train()
@@ -86,18 +88,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="*", type=Path, help="two folders")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--only", default="", help="only training, and the cases whose name contains this")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        print(json.dumps(measure()))
+        print(json.dumps(measure(args.only)))
         return
     if len(args.checkouts) != 2:
         parser.error("name two checkouts")
     rounds: list[list[dict[str, float]]] = [[], []]
     for _ in range(args.rounds):
         for measured, checkout in zip(rounds, args.checkouts, strict=True):
-            training = run_json(checkout, str(Path(__file__).resolve()), "--measure")
-            measured.append({**training, **measure_programs(checkout)})
+            training = run_json(checkout, str(Path(__file__).resolve()), "--measure", "--only", args.only)
+            measured.append({**training, **({} if args.only else measure_programs(checkout))})
     print(f"{'per second':<46}{'first':>12}{'second':>12}   ratio")
     for name in rounds[0][0]:
         first, second = (statistics.median(one[name] for one in measured) for measured in rounds)
