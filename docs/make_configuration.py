@@ -8,9 +8,10 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from outplay.algorithms import find_algorithm
-from outplay.config import AlgorithmConfig, ExplorationConfig, ModelConfig, OptimizerConfig, Settings, type_in_words
+from outplay.config import AlgorithmConfig, ExplorationConfig, ModelConfig, OptimizerConfig
 from outplay.registry import algorithms
 from outplay.runs.experiments import METRICS, Experiment
+from outplay.settings import Settings, type_in_words
 
 HEAD = """# Configuration
 

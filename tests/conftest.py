@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import subprocess
 import sys
@@ -14,9 +16,16 @@ from xdist.scheduler import LoadScopeScheduling
 
 import outplay
 
+# Several processes of xdist share the cores: threads that spin while they wait for each other would take them all.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 ENGINES = ("inline", "process", "ray")
-# What these say of Ray is built on what the others say of it.
-SLOW_ON_RAY = ("test_util.py", "test_queue.py")
+# On Ray, `make test` runs the conformance suite and test_cancel.py; `make test-all` runs these, too.
+SLOW_ON_RAY = (
+    *("test_util.py", "test_queue.py", "test_actor_options.py", "test_nested.py", "test_captured.py"),
+    *("test_definitions.py", "test_calls.py"),
+)
 # The tests of a file stay together, because they share an engine; these start programs of their own, or share nothing.
 SPREAD = ("tests/test_documents.py", "tests/cli/", "tests/algorithms/test_conformance.py", "tests/envs/test_vectors.py")
 
@@ -93,3 +102,10 @@ def run_script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         )
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """The level of the package's logger is that of the last algorithm: each test begins without one."""
+    yield
+    logging.getLogger("outplay").setLevel(logging.NOTSET)

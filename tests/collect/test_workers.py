@@ -39,7 +39,7 @@ def test_num_workers_starts_that_many_workers(process_engine: None, caplog: pyte
     """More workers than EnvGroups: there are more EnvGroups, and unless their number is given more environments."""
     small = {"train_batch_size": 24, "sgd_minibatch_size": 24, "model": {"fcnet_hiddens": [8]}}
     cases: list[tuple[type[Algorithm], dict[str, Any], tuple[int, int, int]]] = [
-        (PPO, {"num_envs": 6, "num_workers": 6}, (6, 6, 6)),
+        (PPO, {"num_envs": 5, "num_workers": 5}, (5, 5, 5)),
         (PPO, {"num_envs": 2, "num_env_groups": 1, "num_workers": 2}, (2, 2, 2)),
         (PPO, {"num_envs": 3, "num_workers": 5}, (3, 3, 3)),  # there are only three environments
         (DQN, {"num_workers": 2}, (2, 8, 4)),
@@ -51,7 +51,7 @@ def test_num_workers_starts_that_many_workers(process_engine: None, caplog: pyte
             assert len(set(pids)) == workers
             config = trainer.get_config()
             assert (config["num_envs"], config["num_env_groups"]) == (envs, groups)
-    assert "num_workers is 6: the environments are split into 6 EnvGroups, not 4" in caplog.text
+    assert "num_workers is 5: the environments are split into 5 EnvGroups, not 4" in caplog.text
     assert "num_workers is 5, but there are 3 EnvGroups, so 3 workers run" in caplog.text
 
 

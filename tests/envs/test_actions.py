@@ -49,7 +49,16 @@ def test_a_resumed_run_goes_on_exactly(kind: str, tmp_path: Path) -> None:
             assert set(second.compute_actions({"a": np.ones(2, np.float32)}, explore=explore)) == {"a"}
 
 
-@pytest.mark.parametrize("kind", ["Dict", "MultiDiscrete of two dimensions", "Box of integers"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "Dict",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("MultiDiscrete of two dimensions", "Box of integers")
+        ),
+    ],
+)
 def test_workers_do_not_change_the_result(process_engine: None, kind: str) -> None:
     results = []
     for num_workers in (0, 2):

@@ -29,7 +29,7 @@ def weights(env: Any, num_workers: int, **more: Any) -> bytes:
 @pytest.mark.parametrize("env", [odd.SeedsGlobals, pytest.param(odd.DrawsFromGlobals, marks=pytest.mark.slow)])
 def test_workers_do_not_change_the_result(process_engine: None, env: Any) -> None:
     alone = weights(env, 0)
-    assert [weights(env, num_workers) == alone for num_workers in (1, 2, 4)] == [True] * 3
+    assert [weights(env, num_workers) == alone for num_workers in (1, 2)] == [True] * 2
     assert weights(env, 0, seed=8) != alone
 
 
