@@ -88,6 +88,8 @@ def test_a_matrix_product_uses_one_core() -> None:
     assert busy < 1.3
     assert set(variables) >= {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
     assert set(variables.values()) == {"1"}
+    _, variables = outplay.get(cpu_per_second.options(num_cpus=2).remote())  # not what this process has
+    assert set(variables.values()) == {"2"}
 
 
 def test_torch_uses_as_many_threads_as_the_task_has_cpus() -> None:
