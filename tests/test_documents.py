@@ -34,7 +34,11 @@ NOT_RUN = {
     "python benchmarks/": "minutes long; its figures are in RESULTS.md",
     ".venv/bin/": "other tests run these",
 }
-LONG = ("dqn.md", "pong.md")  # with many commands
+# With many commands; `make test-all` runs them.
+LONG = (
+    *("dqn.md", "pong.md", "checkpoints.md", "testing.md", "callbacks.md", "environments.md", "reproducibility.md"),
+    "from-stable-baselines3.md",
+)
 SHORTER = {
     "outplay train cartpole-dqn": " --stop training_iteration=3",
     "outplay train pong-dqn": " --stop training_iteration=1 --config train_batch_size=64",

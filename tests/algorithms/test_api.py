@@ -148,6 +148,7 @@ def test_evaluation_episodes_are_truncated_at_their_limit(process_engine: None, 
         assert "episodes_truncated" not in trainer.evaluate()
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_an_atari_game_is_bounded() -> None:
     """Doing nothing in Breakout would otherwise go on for 27,000 steps."""
     model = {"conv_filters": [[4, 8, 8]], "fcnet_hiddens": [8], "use_bias": False}

@@ -169,6 +169,7 @@ def test_noise_explores_and_evaluations_have_none() -> None:
         assert ours.train()["learner"]["epsilon"] == 0.0
 
 
+@pytest.mark.slow
 def test_atari_keeps_each_frame_once(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {
         "num_envs": 2, "num_env_groups": 1, "train_batch_size": 80, "learning_starts": 100, "buffer_size": 600,

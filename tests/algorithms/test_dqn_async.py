@@ -29,6 +29,7 @@ def test_an_agent_that_dies_is_replaced() -> None:
         assert sum(state.fragments for state in ours.workers.states) * 16 == ours.timesteps
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process_engine")
 def test_the_learner_does_not_wait_for_the_slowest_agent(tmp_path: Path) -> None:
     with trainer(probes.Stuck, **{**BESIDE, "num_env_groups": 2}, env_config={"folder": str(tmp_path)}) as ours:

@@ -30,8 +30,10 @@ def test_workers_that_die_do_not_change_the_result() -> None:
 @pytest.mark.parametrize(
     "switch",
     [
-        *("by priority", "Rainbow", "a soft target", "in shards"),
-        *slow("plain", "double and dueling", "three steps", "C51", "quantiles", "noisy"),
+        *("Rainbow", "in shards"),
+        *slow(
+            "plain", "by priority", "a soft target", "double and dueling", "three steps", "C51", "quantiles", "noisy"
+        ),
     ],
 )
 @pytest.mark.usefixtures("process_engine")

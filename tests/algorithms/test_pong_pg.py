@@ -118,6 +118,7 @@ def test_resuming_goes_on_exactly(tmp_path: Path) -> None:
     assert resumed["episode_return_running"] == result["episode_return_running"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process_engine")
 def test_workers_do_not_change_the_result() -> None:
     config = {"train_batch_episodes": 4, "max_episode_steps": 40, "num_env_groups": 2}

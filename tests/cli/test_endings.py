@@ -71,6 +71,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Pat
     assert numbers == list(range(1, last + 1))
 
 
+@pytest.mark.slow
 def test_an_environment_that_crashes_the_program_loses_little(tmp_path: Path) -> None:
     """Without workers its end is the program's. Checkpoints are written by the clock, without being asked for."""
     body = f"""

@@ -36,7 +36,7 @@ SCRIPT = Path(output.__file__).with_name("deduplicate.py")
 # What environments print
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["2", pytest.param("0", marks=pytest.mark.slow)])
 def test_what_environments_print_is_said_once_and_not_on_stdout(tmp_path: Path, workers: str) -> None:
     noisy = ["--env", "tests.probes:Noisy", *SMALL[:-1], workers, "--stop", "training_iteration=2", "--json"]
     running = start(tmp_path, *noisy)
@@ -47,6 +47,7 @@ def test_what_environments_print_is_said_once_and_not_on_stdout(tmp_path: Path, 
         assert err.count(noise) == 1, err
 
 
+@pytest.mark.slow
 def test_environments_print_to_stderr_without_json_too(tmp_path: Path) -> None:
     running = start(tmp_path, "--env", "tests.probes:Noisy", *SMALL, "--stop", "training_iteration=1")
     out, err = running.communicate(timeout=100)

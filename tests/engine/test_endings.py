@@ -356,7 +356,7 @@ if sys.argv[1] == "scope":
 """
 
 
-@pytest.mark.parametrize("ending", ["scope", "program"])
+@pytest.mark.parametrize("ending", ["scope", pytest.param("program", marks=pytest.mark.slow)])
 def test_a_close_that_hangs_has_a_limit(ending: str, run_script: Callable[..., Any]) -> None:
     result = run_script(HANGING, ending)
     assert result.returncode == 0, result.stderr

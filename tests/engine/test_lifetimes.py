@@ -155,6 +155,7 @@ def test_a_result_beside_one_that_fails_is_let_go_of() -> None:
             outplay.get(first)
 
 
+@pytest.mark.slow
 def test_what_a_worker_computed_for_itself_outlives_it() -> None:
     @outplay.remote
     def nested(depth: int) -> list[Any]:
@@ -223,6 +224,7 @@ def test_threads_may_get_the_same_object() -> None:
     assert errors == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_an_actor_that_waits_in_a_released_reservation_lets_go_of_its_arguments() -> None:
     @outplay.remote

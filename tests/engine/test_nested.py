@@ -11,13 +11,12 @@ import pytest
 
 import outplay
 from outplay.engine import api
-from tests.conftest import ENGINES
 
 MEGABYTE = 1_000_000
 ROUNDS = 40
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])
 def one_slot(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each engine with one slot, so that a task's children run on the worker that started them."""
     outplay.init(request.param, num_cpus=1, object_store_bytes=200 * MEGABYTE)

@@ -316,6 +316,7 @@ def test_how_a_worker_ended_is_told() -> None:
         outplay.get(leave.remote())
 
 
+@pytest.mark.slow
 def test_idle_workers_do_not_pile_up() -> None:
     @outplay.remote
     def nest(depth: int) -> int:

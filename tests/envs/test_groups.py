@@ -14,6 +14,8 @@ from outplay.config import split_envs
 from outplay.envs import EnvGroup, GroupState, make_vector
 from tests.envs.test_vectors import VECTORS
 
+SLOW = {name for name in VECTORS if "differences" in name or "FIRE" in name}
+
 
 class Drawing:
     """A policy that draws its actions from the stream that it is given."""
@@ -46,7 +48,7 @@ def test_every_environment_is_in_one_group(num_envs: int, num_groups: int) -> No
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if "differences" in name else ()) for name in VECTORS]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VECTORS]
 )
 @pytest.mark.parametrize("complete", [False, True])
 def test_a_group_is_rebuilt_from_its_fragments(name: str, complete: bool) -> None:

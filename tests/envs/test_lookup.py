@@ -115,7 +115,7 @@ def test_time_limits_and_frame_stacks() -> None:
 
 
 def test_an_old_environment_is_adapted_with_a_word_on_what_to_change(caplog: pytest.LogCaptureFixture) -> None:
-    env = EnvSpec("old one", probes.Old, {"cut": True}).make()
+    env = EnvSpec("not seen before", probes.Old, {"cut": True}).make()  # each name is told once
     assert "let reset(seed=None, options=None) return (observation, info)" in caplog.text
     first, info = env.reset(seed=4)
     again, _ = env.reset(seed=4)

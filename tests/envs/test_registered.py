@@ -116,6 +116,7 @@ gymnasium.register("Mine-v0", entry_point=Mine, max_episode_steps=15)
 """
 
 
+@pytest.mark.slow
 def test_an_id_that_the_program_itself_registers(package: Path, run_script: Script) -> None:
     done = run_script(TRAIN.format(imports=MAIN, env="Mine-v0"), str(package / "saved"))
     assert done.returncode == 0, done.stderr

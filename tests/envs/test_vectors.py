@@ -55,10 +55,12 @@ class TestAtari(Ours):
     spec = VECTORS["Atari"]
 
 
+@pytest.mark.slow
 class TestAtariWithFire(Ours):
     spec = VECTORS["Atari with FIRE"]
 
 
+@pytest.mark.slow
 class TestPongAsDifferences(Ours):
     spec = VECTORS["Pong as differences"]
 

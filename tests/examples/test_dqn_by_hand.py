@@ -64,6 +64,7 @@ def changed(folder: Path, old: str, new: str) -> Path:
     return folder / "changed.py"
 
 
+@pytest.mark.slow
 def test_a_trainer_that_fails_ends_the_program(tmp_path: Path) -> None:
     broken = changed(tmp_path, "    drawn = ", '    raise RuntimeError("no training")\n    drawn = ')
     result = run("--engine", "inline", "--most-steps", "2600", program=broken)

@@ -62,7 +62,7 @@ def attempt(trainer: Algorithm, files: dict[str, bytes], folder: Path, data: st.
         trainer.train()
 
 
-@settings(FUZZ, max_examples=60)
+@settings(FUZZ, max_examples=30)
 @given(data=st.data())
 def test_a_changed_checkpoint_is_refused_or_works(target: Any, data: st.DataObject) -> None:
     attempt(*target, data)

@@ -136,19 +136,19 @@ def read(folder: Path, data: st.DataObject) -> None:
         changed.write_bytes(original)
 
 
-@settings(FUZZ, max_examples=600)
+@settings(FUZZ, max_examples=200)
 @given(text=yaml_text)
 def test_yaml_of_odd_pieces(folder: Path, text: str) -> None:
     load(folder / "pieces.yml", text.encode(errors="replace"))
 
 
-@settings(FUZZ, max_examples=400)
+@settings(FUZZ, max_examples=200)
 @given(text=changed_bytes(yaml.safe_dump(EXPERIMENT).encode()))
 def test_yaml_with_changed_bytes(folder: Path, text: bytes) -> None:
     load(folder / "bytes.yml", text)
 
 
-@settings(FUZZ, max_examples=100)
+@settings(FUZZ, max_examples=50)
 @given(tree=changed_tree(EXPERIMENT))
 def test_an_experiment_with_odd_values(folder: Path, tree: Any) -> None:
     """As far as the algorithm, which knows its settings."""

@@ -228,6 +228,7 @@ def test_placement_changes_nothing(engine: str, case: str, num_workers: int, alo
     assert weights == alone[case]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [BOTH, *(pytest.param(case, marks=pytest.mark.slow) for case in ("counting", "counting, native"))]
 )

@@ -63,6 +63,7 @@ def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_the_command_line_says_who_trains_it(tmp_path: Path) -> None:
     arguments = ["--env", "CartPole-v1", "--config", "num_envs=4", "--config", "train_batch_size=40", "--json"]
     with start(tmp_path, *arguments) as running:
