@@ -124,7 +124,7 @@ def test_explore_false_trains_on_the_likeliest_actions() -> None:
     assert not np.array_equal(greedy, actions(True)[0])
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_evaluation_by_episodes(process_engine: None, num_workers: int) -> None:
     """The same figures wherever it is played; twice the same as nothing was learned in between."""
     config = {**CONFIG, "evaluation_duration": 25, "evaluation_num_workers": num_workers}

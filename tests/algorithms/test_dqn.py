@@ -61,8 +61,10 @@ def test_the_loss_by_hand(double_q: bool, discount: float, target: float) -> Non
 @pytest.mark.parametrize(
     "switch",
     [
-        *("plain", "Rainbow"),
-        *slow("double and dueling", "three steps", "by priority", "a soft target", "C51", "quantiles", "noisy"),
+        "Rainbow",
+        *slow(
+            "plain", "double and dueling", "three steps", "by priority", "a soft target", "C51", "quantiles", "noisy"
+        ),
     ],
 )
 def test_an_action_that_depends_on_the_observation(switch: str) -> None:
@@ -73,6 +75,7 @@ def test_an_action_that_depends_on_the_observation(switch: str) -> None:
         assert np.isfinite(list(result["learner"].values())).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("switch", "gamma", "best"),
     [
@@ -88,6 +91,7 @@ def test_a_later_reward_counts_as_the_discount_says(switch: str, gamma: float, b
         assert ours.evaluate()["episode_return_mean"] == best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", ["plain", *slow("double and dueling", "by priority", "C51", "quantiles")])
 def test_an_episode_that_is_cut_off_is_not_over(switch: str) -> None:
     """Reward 1 for ever and γ = 0.5: 2. Over after each fourth step: Q = 1 + ½ · ¾ · Q, so 1.6. All look alike."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,10 @@ def train(case: str, num_workers: int, iterations: int = 3, **more: Any) -> tupl
         return trainer.policy.flat.numpy().tobytes(), returns, done
 
 
-@pytest.fixture(scope="module")
-def alone() -> dict[str, Any]:
-    """Each case in the program itself, without an engine."""
-    return {case: train(case, 0) for case in CASES}
+@cache
+def alone(case: str) -> tuple[bytes, list[float], list[Any]]:
+    """A case in the program itself, without an engine."""
+    return train(case, 0)
 
 
 # Two workers here; `make test-all` runs them all.
@@ -41,12 +42,12 @@ PLACEMENTS = [pytest.param(case, n, marks=[] if n == 2 else [pytest.mark.slow]) 
 
 
 @pytest.mark.parametrize(("case", "num_workers"), PLACEMENTS)
-def test_workers_do_not_change_the_result(engine: str, case: str, num_workers: int, alone: dict[str, Any]) -> None:
+def test_workers_do_not_change_the_result(engine: str, case: str, num_workers: int) -> None:
     if engine == "ray" and case != "Python":
         pytest.skip("workers on Ray start slowly: one case for all numbers of them")
     weights, returns, done = train(case, num_workers)
-    assert weights == alone[case][0]
-    assert np.array_equal(returns, alone[case][1], equal_nan=True)
+    assert weights == alone(case)[0]
+    assert np.array_equal(returns, alone(case)[1], equal_nan=True)
     # Every worker did step, in a process of its own, and all EnvGroups had one.
     assert len(done) == num_workers
     assert sorted(group for _, groups in done for group in groups) == [0, 1, 2, 3]

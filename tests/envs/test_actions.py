@@ -49,6 +49,7 @@ def test_a_resumed_run_goes_on_exactly(kind: str, tmp_path: Path) -> None:
             assert set(second.compute_actions({"a": np.ones(2, np.float32)}, explore=explore)) == {"a"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

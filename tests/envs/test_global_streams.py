@@ -26,6 +26,7 @@ def weights(env: Any, num_workers: int, **more: Any) -> bytes:
         return trainer.policy.flat.numpy().tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [odd.SeedsGlobals, pytest.param(odd.DrawsFromGlobals, marks=pytest.mark.slow)])
 def test_workers_do_not_change_the_result(process_engine: None, env: Any) -> None:
     alone = weights(env, 0)

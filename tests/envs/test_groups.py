@@ -50,7 +50,7 @@ def test_every_environment_is_in_one_group(num_envs: int, num_groups: int) -> No
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VECTORS]
 )
-@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("complete", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_group_is_rebuilt_from_its_fragments(name: str, complete: bool) -> None:
     spec = VECTORS[name]
     whole = EnvGroup(make_vector(spec, 3), 2, seed=5)

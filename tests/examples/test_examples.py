@@ -39,7 +39,7 @@ def lines(policy: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "engine"),
     [
-        pytest.param(program, engine, marks=[pytest.mark.slow] if engine == "ray" else [])
+        pytest.param(program, engine, marks=[] if engine == "process" else [pytest.mark.slow])
         for program in PROGRAMS
         for engine in ("inline", "process", "ray")
     ],

@@ -241,6 +241,7 @@ def replay_run(results: Path, last: int = 2) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_segments_are_read_once(tmp_path: Path, run_script: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     run = replay_run(tmp_path, last=1)
     done = run_script(COUNTED, str(run.folder))
@@ -358,6 +359,7 @@ def can_mount() -> bool:
     return tried.returncode == 0
 
 
+@pytest.mark.slow
 def test_metrics_that_find_no_room(tmp_path: Path) -> None:
     """The system refuses files beyond 16 KB, as a full disk would; only metrics.jsonl gets there."""
     limits = (16_000, 16_000)

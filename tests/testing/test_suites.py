@@ -36,6 +36,7 @@ class TestMine(EngineConformance):
 """
 
 
+@pytest.mark.slow
 def test_an_engine_is_tested_by_its_settings(tmp_path: Path) -> None:
     result = run(tmp_path, ENGINE)
     assert result.returncode == 0, result.stdout
