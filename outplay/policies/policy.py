@@ -105,6 +105,9 @@ class Policy:
     def parameters(self) -> list[Tensor]:
         return list(self.network.parameters())
 
+    def _before_acting(self, explore: bool, rng: np.random.Generator) -> None:
+        """Called before each step of acting, for example to draw the noise of noisy layers."""
+
     def act(
         self,
         observations: Leaves,
@@ -118,6 +121,7 @@ class Policy:
         `mask` (B, n): True where an action is allowed; None allows all. Extras: the distribution's parameters as "dist"
         (with a mask, forbidden actions have the logit -1e30), and "value" if the network computes it when acting.
         """
+        self._before_acting(explore, rng)
         if self._dense is not None and len(observations[0]) <= Dense.FEW_ROWS:
             outputs = self._dense(observations)
         else:

@@ -15,7 +15,7 @@ from outplay.policies.network import Network
 from outplay.policies.policy import Policy
 from outplay.policies.qnetwork import QNetwork, QOptions
 from outplay.policies.spec import PolicySpec
-from outplay.spaces import Leaves, in_one_line
+from outplay.spaces import in_one_line
 
 Array = np.ndarray
 
@@ -56,17 +56,9 @@ class QPolicy(Policy):
         shared._epsilons = self.exploration["epsilon"] ** exponents
         return shared
 
-    def act(
-        self,
-        observations: Leaves,
-        state: dict[str, Array],
-        mask: Array | None,
-        explore: bool,
-        rng: np.random.Generator,
-    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+    def _before_acting(self, explore: bool, rng: np.random.Generator) -> None:
         if self._options.noisy:
             self.q_network.draw_noise(rng if explore else None)
-        return super().act(observations, state, mask, explore, rng)
 
     def _act_at_random(self) -> None:
         super()._act_at_random()
