@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test test-all lint format pong bench docs clean
+.PHONY: help setup test test-all lint format pong bench docs site clean
 
 help:
 	@echo "make setup     a virtual environment in $(VENV) with everything, development tools included"
@@ -15,6 +15,7 @@ help:
 	@echo "make pong      learn to play Pong, and record a game"
 	@echo "make bench     the benchmarks: the engine against Ray, CartPole against other libraries"
 	@echo "make docs      write docs/configuration.md anew"
+	@echo "make site      build the documents as a searchable site in site/, with the API reference; broken links fail"
 	@echo "make clean     remove the virtual environment and all caches"
 
 setup: $(READY)
@@ -55,5 +56,9 @@ bench: setup
 docs: setup
 	$(BIN)/python docs/make_configuration.py
 
+site: setup
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Every Python block of README and docs runs, and every link points somewhere."""
+"""Every Python block of README and docs runs, every link leads somewhere, and what they list is complete."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from outplay.registry import algorithms
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
@@ -22,6 +28,7 @@ DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 NOT_RUN = {
     "git clone": "the repository is here already",
     "make ": "make test is what runs this",
+    "pip install": "needs a network",
     "source ": "the tests have their environment",
     "--address auto": "needs a Ray cluster",
     "ray ": "needs a Ray cluster",
@@ -37,7 +44,7 @@ NOT_RUN = {
 # With many commands; `make test-all` runs them.
 LONG = (
     *("dqn.md", "pong.md", "checkpoints.md", "testing.md", "callbacks.md", "environments.md", "reproducibility.md"),
-    "from-stable-baselines3.md",
+    *("from-stable-baselines3.md", "concepts.md"),
 )
 SHORTER = {
     "outplay train cartpole-dqn": " --stop training_iteration=3",
@@ -126,10 +133,81 @@ def test_the_readme_fits_two_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def prose(document: Path) -> str:
+    """The text without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of the headings: lower case, without punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "benchmarks" / "RESULTS.md"], ids=lambda d: d.name)
 def test_its_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
-        assert (document.parent / target).exists(), f"{document.name} points to {target}"
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", prose(document)):
+        path = document.parent / target if target else document
+        assert path.is_file(), f"{document.name} points to {target}"
+        if anchor:
+            assert anchor in anchors(path), f"{document.name} points to {target}#{anchor}"
+
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def test_all_extras_that_messages_and_documents_name_exist() -> None:
+    """A message says `pip install 'outplay[video]'`, a document also `pip install '.[video]'`."""
+    named: dict[str, str] = {}
+    for path in [*DOCUMENTS, ROOT / "pyproject.toml", *(ROOT / "outplay").rglob("*.py")]:
+        for extras in re.findall(r"(?:outplay|['\"]\.)\[([\w, -]+)\]", path.read_text()):
+            named |= {extra.strip(): path.name for extra in extras.split(",")}
+    assert {"ray", "video", "tensorboard", "envpool", "testing"} <= named.keys()
+    assert {extra: place for extra, place in named.items() if extra not in EXTRAS} == {}
+
+
+def rows(document: Path, first_heading: str) -> list[str]:
+    """The first cells of the table whose first column has this heading."""
+    table = re.search(rf"^\| {first_heading} \|.*\n\|[ -|]+\n((?:\|.*\n)+)", document.read_text(), re.MULTILINE)
+    assert table is not None
+    return [line.split("|")[1].strip() for line in table[1].splitlines()]
+
+
+def test_the_getting_started_page_lists_all_extras() -> None:
+    assert set(rows(ROOT / "docs" / "getting-started.md", "extra")) == {f"`{extra}`" for extra in EXTRAS}
+
+
+def test_the_getting_started_page_and_the_readme_name_all_algorithms() -> None:
+    listed = [re.findall(r"`(\w+)`", cell)[0] for cell in rows(ROOT / "docs" / "getting-started.md", "algorithm")]
+    assert sorted(listed) == sorted(algorithms.shipped)
+    readme = re.search(r"^Algorithms: .*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert readme is not None
+    assert set(algorithms.shipped) <= set(re.findall(r"\w+", readme[0]))
+
+
+def needed(requirement: Requirement, seen: set[tuple[str, str]]) -> Iterator[str]:
+    """The names of a package and of all that it needs, as installed here."""
+    name = canonicalize_name(requirement.name)
+    for extra in ("", *requirement.extras):
+        if (name, extra) not in seen:
+            seen.add((name, extra))
+            yield name
+            for line in requires(name) or []:
+                other = Requirement(line)
+                if other.marker is None or other.marker.evaluate({"extra": extra}):
+                    yield from needed(other, seen)
+
+
+def test_the_lock_has_only_what_the_package_and_its_extras_need() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in EXTRAS.values() for line in extra)]
+    seen: set[tuple[str, str]] = set()
+    found: set[str] = set()
+    for line in lines:
+        if not line.startswith(("outplay[", "envpool")):  # EnvPool is not in the lock
+            found |= set(needed(Requirement(line), seen))
+    locked = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert sorted({canonicalize_name(name) for name in locked} - found) == []
 
 
 @pytest.mark.parametrize("engine", ["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])

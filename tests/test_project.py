@@ -14,7 +14,7 @@ import outplay
 from tests.conftest import SPREAD, group_of, uses_shared_ray
 
 ROOT = Path(__file__).parent.parent
-HEAVY = ("torch", "gymnasium", "ray", "optuna")
+HEAVY = ("torch", "gymnasium", "ray")
 
 
 def test_importing_outplay_is_light(run_script: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from outplay import __version__
 
-_PACKAGES = ("numpy", "torch", "gymnasium", "ale-py", "ray", "optuna", "onnx", "tensorboard", "envpool")
+_PACKAGES = ("numpy", "torch", "gymnasium", "ale-py", "ray", "tensorboard", "envpool")
 
 
 def info() -> None:

@@ -181,6 +181,7 @@ class Reusables:
 
 
 reusables = Reusables()
+"""The reusable variables: assign a `Reusable`, and read its value in tasks and actors."""
 
 
 def register_serializer(cls: type, *, serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]) -> None:
