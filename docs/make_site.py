@@ -1,7 +1,7 @@
 """Makes the site from the repository as it is: hooks of mkdocs, and an extension of griffe, which reads docstrings.
 
-Links in README and docs are relative paths in the repository, so that they also work where the repository is browsed. In
-the site, README is the first page, and each file outside of docs/ that a page links to is a page too.
+Links in README and docs are relative paths in the repository, so that they also work where the repository is browsed.
+In the site, README is the first page, and each file outside of docs/ that a page links to is a page too.
 """
 
 from __future__ import annotations
