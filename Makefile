@@ -57,7 +57,7 @@ docs: setup
 	$(BIN)/python docs/make_configuration.py
 
 site: setup
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
 
 clean:
