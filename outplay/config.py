@@ -1,4 +1,4 @@
-"""Settings of the network, the optimizer and all algorithms: YAML, command line and keyword arguments as one object.
+"""Settings of experiments, networks, optimizers and all algorithms: YAML, options and keyword arguments as one object.
 
 Each field has one sentence, which is also its entry in docs/configuration.md. The settings of one algorithm are in its
 own file, as a subclass of `AlgorithmConfig`.
@@ -7,10 +7,11 @@ own file, as a subclass of `AlgorithmConfig`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
+from outplay.registry import algorithms
 from outplay.settings import (
     LARGEST,
     Decay,
@@ -104,6 +105,8 @@ _USUAL_GROUPS = 4  # enough for the workers of a small machine; each one costs a
 
 class AlgorithmConfig(Settings):
     """Settings that all algorithms share."""
+
+    place: ClassVar[str] = "algorithm"
 
     # environment
     env: str | None = Field(None, description="A Gymnasium id, an import path (module:Class) or a registered name.")
@@ -311,3 +314,50 @@ class AsyncConfig(AlgorithmConfig):
         if self.async_ and self.num_workers == 0:
             raise ValueError("async: workers run beside the learner, so num_workers must be at least 1")
         return self
+
+
+class Experiment(Settings):
+    """One experiment: an algorithm, an environment and stop conditions."""
+
+    place: ClassVar[str] = "experiment"
+
+    name: str = Field(
+        "", description="Name of the experiment: the folder of its runs; default: the environment's name."
+    )
+    description: str = Field("", description="Description in one line.")
+    env: Any = Field(None, description="The environment; the same as `env` in `config`.")
+    run: str = Field(
+        "PPO", description=f"The algorithm: {', '.join(algorithms.shipped)}, or one of an installed package."
+    )
+    stop: dict[str, FiniteFloat] = Field(
+        {}, description="Stop conditions {metric: value}: the run stops when any metric reaches its value."
+    )
+    confirm: bool = Field(
+        False,
+        description="A stop condition on episode_return_mean must also hold in an evaluation (evaluation_duration "
+        "episodes, on seeds that training does not use); checked every 5 iterations.",
+    )
+    show: Literal["iterations", "episodes"] = Field(
+        "iterations", description="Progress output: per iteration, or one line per episode."
+    )
+    video_at_end: bool = Field(False, description="Record a video of one episode when the run ends.")
+    checkpoint_freq: Annotated[int, Field(ge=0)] = Field(0, description="Iterations between checkpoints; 0: none.")
+    checkpoint_every_s: NotNegative = Field(
+        300.0,
+        description="Seconds between checkpoints, written at the end of an iteration; 0: none. The interval is longer "
+        "if saving is slow, so that saving takes at most about 5% of the time.",
+    )
+    checkpoint_at_end: bool = Field(True, description="Write a checkpoint when the run ends.")
+    keep_checkpoints: Positive | None = Field(
+        10, description="Number of newest checkpoints to keep, besides the one with the best return; null keeps all."
+    )
+    loggers: list[Literal["csv", "tensorboard"]] = Field([], description="Metric outputs besides metrics.jsonl.")
+    callbacks: list[str] = Field(
+        [], description="Callbacks: import paths (module:Class), or names that installed packages register."
+    )
+    import_from: list[str] = Field(
+        [],
+        description="With --trust: additional folders to import the environment's module from. A run records the "
+        "folder that it imported the module from.",
+    )
+    config: dict[str, Any] = Field({}, description="The settings of the algorithm.")

@@ -130,16 +130,25 @@ class RunError(OutplayError):
     """A run cannot continue: its folder cannot be written, the disk is full, or its files are inconsistent."""
 
 
-def nearest(word: str, choices: Any) -> str:
-    """The end of an error message about an unknown name: a suggestion, or all valid names.
+_MOST_LISTED = 8  # names in one message
+
+
+def nearest(word: str, choices: Any, listed_by: str = "") -> str:
+    """The end of an error message about an unknown name: a suggestion, or the valid names.
+
+    If there are many, `listed_by` is named instead: the command or document that lists them.
 
     >>> nearest("num_cpu", ["num_cpus", "typed"])
     ". Did you mean 'num_cpus'?"
     """
     from difflib import get_close_matches
 
-    close = get_close_matches(word, list(choices), n=1)
-    return f". Did you mean {close[0]!r}?" if close else f"; valid: {', '.join(sorted(choices))}"
+    names = sorted(choices)
+    if close := get_close_matches(word, names, n=1):
+        return f". Did you mean {close[0]!r}?"
+    if len(names) <= _MOST_LISTED:
+        return f"; valid: {', '.join(names)}"
+    return f"; {listed_by} lists all" if listed_by else f"; valid: {', '.join(names[:_MOST_LISTED])}, …"
 
 
 def shortened(text: str, length: int = 60) -> str:

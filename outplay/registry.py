@@ -16,10 +16,13 @@ This is the only list of algorithms.
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outplay.errors import ConfigError, nearest
@@ -106,6 +109,26 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'outplay.registry' has no attribute {name!r}")
     algorithm = algorithms.load(name.removesuffix("Config"))
     return algorithm.Config if name.endswith("Config") else algorithm
+
+
+@lru_cache(maxsize=1)
+def atari_games() -> list[str]:
+    """The games of ale-py, as in ALE/<game>-v5. Read from its files: importing ale-py would register ids."""
+    games = [rom.stem for folder in _folders("ale_py") for rom in (folder / "roms").glob("*.bin")]
+    return sorted("".join(word.capitalize() for word in game.split("_")) for game in games)
+
+
+def env_ids() -> list[str]:
+    """The ids that Gymnasium, ale-py and packages for Outplay register. Read from files: it imports none of them."""
+    files = [folder / "envs" / "__init__.py" for folder in _folders("gymnasium")]
+    ids = [name for file in files if file.exists() for name in re.findall(r'\bid="([^"]+)"', file.read_text())]
+    return [*ids, *(f"ALE/{game}-v5" for game in atari_games()), *envs.names()]
+
+
+def _folders(package: str) -> list[Path]:
+    """The folders of an installed package, which is not imported."""
+    found = find_spec(package)
+    return [] if found is None else [Path(folder) for folder in found.submodule_search_locations or ()]
 
 
 def _installed(group: str) -> dict[str, list[EntryPoint]]:

@@ -8,16 +8,22 @@ ConfigError: custom.yml: size must be an integer of at least 1, not 0
 
 from __future__ import annotations
 
+import shlex
 from collections import abc
+from collections.abc import Callable
+from difflib import get_close_matches
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from outplay.errors import ConfigError, nearest, shortened
 from outplay.parsing import MAX_DEPTH, check_plain
+from outplay.registry import algorithms
 from outplay.schema import MAX_LANES
+from outplay.synonyms import SETTINGS, Synonym, counterpart
 
 
 def _ascending(points: Any) -> Any:
@@ -78,6 +84,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=())
 
+    place: ClassVar[str] = ""  # where these settings are written: see _PLACES
+
 
 def with_default(base: type[BaseModel], name: str, default: Any) -> Any:
     """A field of `base` with another default, for a subclass: its description and alias are declared once.
@@ -122,20 +130,28 @@ def at(schedule: Schedule | None, constant: float, step: int) -> float:
     return points[-1][1]
 
 
-S = TypeVar("S", bound=BaseModel)
+S = TypeVar("S", bound=Settings)
 
 
-def validated(cls: type[S], data: dict[str, Any], where: str) -> S:
-    """Settings from a dict. Raises ConfigError: one sentence that begins with `where`."""
+Elsewhere = Callable[[], type[Settings]]
+
+
+def validated(cls: type[S], data: dict[str, Any], where: str, elsewhere: Elsewhere | None = None) -> S:
+    """Settings from a dict. Raises ConfigError: one sentence that begins with `where`.
+
+    `elsewhere` returns the settings that are written in another place, to tell where an unknown name belongs.
+    """
     if not isinstance(data, dict):
         raise ConfigError(f"{where}: settings (key: value) are needed, not {data!r}")
     try:
         return cls.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_sentence(cls, data, error, where)) from None
+        raise ConfigError(_sentence(cls, data, error, where, elsewhere)) from None
 
 
-def _sentence(cls: type[BaseModel], data: dict[str, Any], error: ValidationError, where: str) -> str:
+def _sentence(
+    cls: type[Settings], data: dict[str, Any], error: ValidationError, where: str, elsewhere: Elsewhere | None
+) -> str:
     # With a union, each of its members complains; the complaint about the value that is there comes first.
     first = error.errors(include_url=False)[0]
     if first["type"] == "invalid_key" or first["loc"][-1:] == ("[key]",):
@@ -156,7 +172,7 @@ def _sentence(cls: type[BaseModel], data: dict[str, Any], error: ValidationError
     if first["type"] == "value_error":
         return f"{where}: {first['ctx']['error']}"
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown setting {key!r}{nearest(names[-1], fields)}"
+        return f"{where}: {unknown_setting(cls, key, value, elsewhere() if elsewhere else None)}"
     wanted = type_in_words(fields[names[-1]])
     if first["type"] == "less_than_equal" and first["ctx"]["le"] >= _TECHNICAL:
         wanted = f"at most {first['ctx']['le']:,}"
@@ -165,11 +181,105 @@ def _sentence(cls: type[BaseModel], data: dict[str, Any], error: ValidationError
     return f"{where}: {key} must be {wanted}, not {_value(value)}"
 
 
+# Where settings are written, by Settings.place: in a file, the option of the command line, in Python.
+_PLACES = {
+    "experiment": ("beside config in a file", "--set", ", in Python in Run.create()"),
+    "algorithm": ("under config in a file", "--config", ""),
+}
+_NEAR = 0.8  # similarity from which a misspelled name of another library counts
+
+
+def unknown_setting(cls: type[Settings], key: str, value: Any, other: type[Settings] | None = None) -> str:
+    """The message about a name that `cls` does not have. `other` are the settings that are written elsewhere."""
+    start, (group, _, last) = f"unknown setting {key!r}", key.rpartition(".")
+    if found := _counterpart(cls, last, other):
+        return start + _renamed(cls, found, other)
+    if other is not None and has_setting(other, key):
+        return _misplaced(cls, key, value, other)
+    inner = [f"{name}.{last}" for name, f in cls.model_fields.items() if last in _fields(_settings_in(f))]
+    if len(inner) == 1:
+        return f"{start}. Did you mean {inner[0]!r}?"
+    valid = _fields(_group(cls, group) if group else cls)
+    near = get_close_matches(last, [*valid, *SETTINGS], n=1, cutoff=_NEAR)
+    if near and near[0] not in valid and (found := _counterpart(cls, near[0], other)):
+        return start + _renamed(cls, found, other)
+    return start + nearest(last, valid, f"`outplay settings{_argument(cls)}`")
+
+
+def _counterpart(cls: type[Settings], name: str, other: type[Settings] | None) -> Synonym | None:
+    """Our name for a setting of another library: preferably one that `cls` has."""
+    found = counterpart(name, lambda ours: has_setting(cls, ours))
+    if found is None or has_setting(cls, found.ours) or other is None:
+        return found
+    return counterpart(name, lambda ours: has_setting(other, ours))
+
+
+def _renamed(cls: type[Settings], found: Synonym, other: type[Settings] | None) -> str:
+    if not found.ours:
+        return f"; Outplay has no such setting: {found.remark}"
+    meant = f"; in Outplay it is {found.ours!r}" + (f" ({found.remark})" if found.remark else "")
+    if has_setting(cls, found.ours):
+        return meant
+    if other is None or not has_setting(other, found.ours):
+        return f"{meant}, which {_title(cls)} does not have"
+    place, option, _ = _PLACES[other.place]
+    return f"{meant}, a setting of the {other.place}: {place}, or {option} {found.ours}=… on the command line"
+
+
+def _misplaced(cls: type[Settings], key: str, value: Any, other: type[Settings]) -> str:
+    place, option, python = _PLACES[other.place]
+    line = f"{key}: {_as_yaml(value)}"
+    name = key
+    while isinstance(value, dict) and len(value) == 1:  # on the command line, dots separate nested names
+        ((inner, value),) = value.items()
+        name = f"{name}.{inner}"
+    argument = shlex.quote(f"{name}={_as_yaml(value)}")
+    return (
+        f"{key} is a setting of the {other.place}, not of the {cls.place}: write {line} {place}, or "
+        f"{option} {argument} on the command line{python}"
+    )
+
+
+def _as_yaml(value: Any) -> str:
+    try:
+        return shortened(yaml.safe_dump([value], default_flow_style=True, width=10**6).strip()[1:-1])
+    except yaml.YAMLError:  # an object of Python
+        return "…"
+
+
+def has_setting(cls: type[BaseModel], name: str) -> bool:
+    """Whether a class has a setting; dots separate nested names. A dict may have any."""
+    first, _, rest = name.partition(".")
+    field = _fields(cls).get(first)
+    if field is None or not rest:
+        return field is not None
+    inner = _settings_in(field)
+    return get_origin(field.annotation) is dict if inner is None else has_setting(inner, rest)
+
+
+def _group(cls: type[Settings], key: str) -> type[Settings] | None:
+    """The class of nested settings."""
+    owner: type[Settings] | None = cls
+    for name in key.split("."):
+        owner = _settings_in(_fields(owner).get(name))
+    return owner
+
+
+def _title(cls: type[BaseModel]) -> str:
+    return cls.__name__.removesuffix("Config")
+
+
+def _argument(cls: type[BaseModel]) -> str:
+    return f" {_title(cls)}" if _title(cls) in algorithms else ""
+
+
 def _expected(error: Any) -> str:
     return "a number" if "float" in error["type"] else str(error["msg"]).removeprefix("Input should be ")
 
 
-def _fields(cls: type[BaseModel]) -> dict[str, FieldInfo]:
+def _fields(cls: type[BaseModel] | None) -> dict[str, FieldInfo]:
+    if cls is None:
+        return {}
     return {**cls.model_fields, **{f.alias: f for f in cls.model_fields.values() if f.alias}}
 
 

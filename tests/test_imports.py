@@ -30,6 +30,7 @@ BASICS = (
     "files",
     "registry",
     "imports",
+    "synonyms",
 )
 # The public engine: its functions, its protocol, its handles. What starts, schedules or serialises is behind them.
 ENGINE = ("engine.api", "engine.base", "engine.remote")

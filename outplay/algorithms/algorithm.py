@@ -16,7 +16,7 @@ from outplay.algorithms import iteration, saving, setup
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
 from outplay.collect import AsyncCollector, Collector, Evaluator, SyncCollector, torch_threads
-from outplay.config import AlgorithmConfig
+from outplay.config import AlgorithmConfig, Experiment
 from outplay.envs import GroupState, check_trust, find_env, import_folders, probe_env
 from outplay.fragments import Fragment
 from outplay.learning.learner import Learner
@@ -80,7 +80,7 @@ class Algorithm:
         env, settings = setup.env_and_settings(algorithm, env, config)
         name, factory = find_env(env, folders)
         self.env_folders = import_folders(name)
-        self.config = validated(self.Config, {**settings, "env": name}, f"{algorithm} config")
+        self.config = validated(self.Config, {**settings, "env": name}, f"{algorithm} config", lambda: Experiment)
         log.setLevel(self.config.log_level)
         env_spec = setup.env_spec(name, factory, self.config)
         self.probe = probe_env(env_spec, self.config.seed)

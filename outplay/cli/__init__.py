@@ -12,13 +12,14 @@ import typer
 
 from outplay import __version__
 from outplay.cli import about, evaluate, listing, train
+from outplay.cli.options import Command
 from outplay.errors import OutplayError, shortened
 
 app = typer.Typer(
     name="outplay",
     help="Parallel reinforcement learning, on this machine or on a Ray cluster.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -43,12 +44,17 @@ def _outplay(
 ) -> None: ...
 
 
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("runs")(listing.runs)
-app.command("recipes")(listing.recipes)
-app.command("check-env")(listing.check_env)
-app.command("info")(about.info)
+# The short descriptions are given: typer would cut the others to one line.
+for _name, _function, _short in (
+    ("train", train.train, "Train an agent: a recipe, an experiment file, or any environment."),
+    ("evaluate", evaluate.evaluate, "Evaluate a trained policy on seeds that training did not use."),
+    ("runs", listing.runs, "List runs with their state and last return, newest last."),
+    ("recipes", listing.recipes, "List the built-in recipes: outplay train RECIPE."),
+    ("settings", listing.settings, "List settings with their defaults: outplay settings [ALGO]."),
+    ("check-env", listing.check_env, "Check an environment against the Gymnasium API and list problems."),
+    ("info", about.info, "Show versions, cores and GPUs."),
+):
+    app.command(_name, cls=Command, short_help=_short)(_function)
 
 
 def main() -> None:

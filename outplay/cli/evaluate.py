@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from outplay.cli import completion
 from outplay.cli.output import heartbeat, number, separate_output
 from outplay.errors import ConfigError
 
@@ -20,6 +21,7 @@ def evaluate(
         typer.Argument(
             metavar="RUN_OR_CHECKPOINT",
             help="A checkpoint, a run (its newest checkpoint), or the name of an experiment (its newest run).",
+            autocompletion=completion.runs,
         ),
     ],
     episodes: Annotated[int | None, typer.Option(min=1, help="Number of episodes; default 10.")] = None,

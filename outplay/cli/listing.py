@@ -1,20 +1,32 @@
-"""`outplay runs`, `outplay recipes`, `outplay check-env`."""
+"""`outplay runs`, `outplay recipes`, `outplay settings`, `outplay check-env`."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outplay.cli import completion
 from outplay.cli.output import number
 from outplay.runs.folder import RunFolder, runs_in
 from outplay.runs.results import results_folder
 
+if TYPE_CHECKING:
+    from outplay.runs.reference import Group
+
+_LEAST_ROOM = 24  # columns for descriptions on a narrow terminal
+
 
 def runs(
-    results_dir: Annotated[Path | None, typer.Option(help="Folder of all runs; default ~/outplay_results.")] = None,
+    results_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of all runs; default ~/outplay_results.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
 ) -> None:
     """List runs with their state and last return, newest last."""
@@ -57,9 +69,65 @@ def recipes() -> None:
         typer.echo(f"{name:<{width}}  {load_recipe(name).description}")
 
 
+def settings(
+    algorithm: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ALGO", help="PG, A2C, PPO, DQN, or one of a package.", autocompletion=completion.algorithm_names
+        ),
+    ] = None,
+) -> None:
+    """List settings with their defaults: of experiments, or of an algorithm.
+
+    \b
+    outplay settings
+    outplay settings PPO
+    """
+    from outplay.registry import algorithms
+    from outplay.runs import reference
+    from outplay.runs.experiments import METRICS
+
+    if algorithm is not None:
+        for group in reference.settings_of(algorithm):
+            title = " ".join(word for word in (group.algorithm or "all algorithms", group.prefix) if word)
+            _print_settings(title, group)
+        typer.echo("set with --config KEY=VALUE, or under config in a file")
+        return
+    _print_settings("experiments", reference.experiment_group())
+    typer.echo("set with --set KEY=VALUE, or beside config in a file\n")
+    typer.echo("metrics of stop conditions (--stop METRIC=VALUE)")
+    _print_columns([("", name) for name in METRICS])
+    typer.echo(f"\nsettings of an algorithm: outplay settings {' | '.join(algorithms.names())}")
+
+
+def _print_settings(title: str, group: Group) -> None:
+    typer.echo(title)
+    prefix = f"{group.prefix}." if group.prefix else ""
+    _print_columns([(prefix + row.name, row.default or "–", row.description) for row in group.rows])
+    typer.echo()
+
+
+def _print_columns(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows of a table. On a terminal, the last column is wrapped; elsewhere a row is one line, for grep."""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for row in rows:
+        start = "".join(f"  {cell:<{width}}" for cell, width in zip(row, widths, strict=False)) + "  "
+        room = max(terminal - len(start), _LEAST_ROOM) if terminal else max(len(row[-1]), 1)
+        lines = textwrap.wrap(row[-1], room) or [""]
+        typer.echo("\n".join((start if line is lines[0] else " " * len(start)) + line for line in lines))
+
+
 def check_env(
-    env: Annotated[str, typer.Argument(help="A Gymnasium id, or an import path (module:Class).")],
-    config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of env_config; repeatable.")] = None,
+    env: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV", help="A Gymnasium id, or an import path (module:Class).", autocompletion=completion.env_ids
+        ),
+    ],
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of env_config; repeatable.")
+    ] = None,
 ) -> None:
     """Check an environment against the Gymnasium API and list problems."""
     import outplay

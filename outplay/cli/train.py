@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,60 +11,114 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from outplay.cli import completion
 from outplay.cli.output import separate_output
 from outplay.errors import ConfigError, EnvError
-from outplay.registry import algorithms
+from outplay.registry import algorithms, env_ids
 
 if TYPE_CHECKING:
     from outplay.runs.experiments import Experiment
     from outplay.runs.run import Run
 
-_RUN = f"The algorithm: {', '.join(algorithms.shipped)}, or one of an installed package; default PPO."
+_RUN = f"{', '.join(algorithms.shipped)}, or one of a package; default PPO. Also --algo."
 
 
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="A built-in recipe: `outplay recipes` lists them.")] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="An experiment file (YAML).")] = None,
-    env: Annotated[str | None, typer.Option(help="A Gymnasium id, or an import path (module:Class).")] = None,
-    run: Annotated[str | None, typer.Option(help=_RUN)] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A built-in recipe: `outplay recipes` lists them.",
+            autocompletion=completion.recipes,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", metavar="FILE", help="An experiment file (YAML).")
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENV", help="A Gymnasium id, or an import path (module:Class).", autocompletion=completion.env_ids
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="ALGO", help=_RUN, autocompletion=completion.algorithm_names),
+    ] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="METRIC=VALUE: stop when the metric reaches the value; repeatable."),
+        typer.Option(metavar="METRIC=VALUE", help="Stop when a metric reaches a value; repeatable."),
     ] = None,
-    config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE: a setting, as lr=0.001; repeatable.")] = None,
+    timesteps: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="The same as --stop timesteps_total=N."),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Algorithm setting, as lr=0.001; repeatable."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Experiment setting, as loggers=[csv]; repeatable."),
+    ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(help="Batch size: train_batch_size in steps, or train_batch_episodes if that is set (pong-pg)."),
+        typer.Option(metavar="N", help="train_batch_size, or for pong-pg train_batch_episodes."),
     ] = None,
-    num_workers: Annotated[str | None, typer.Option(help="Number of worker processes: 0, 1, 2 … or auto.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Where workers run: inline, process (default) or ray.")] = None,
+    num_workers: Annotated[str | None, typer.Option(metavar="N", help="Worker processes: 0, 1, 2 … or auto.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="inline, process (default) or ray: where workers run.",
+            autocompletion=completion.engines,
+        ),
+    ] = None,
     address: Annotated[
-        str | None, typer.Option(help="With --engine ray: the address of the cluster (auto, host:port).")
+        str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster: auto, or host:port.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed of the run.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the experiment: the folder of its runs.")] = None,
-    results_dir: Annotated[Path | None, typer.Option(help="Folder of all runs; default ~/outplay_results.")] = None,
-    checkpoint_freq: Annotated[int | None, typer.Option(help="Iterations between checkpoints; 0: none.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed of the run.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the experiment; default: its environment."),
+    ] = None,
+    results_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of all runs; default ~/outplay_results.")
+    ] = None,
+    checkpoint_freq: Annotated[
+        int | None, typer.Option(metavar="N", help="Iterations between checkpoints; 0: none.")
+    ] = None,
     callback: Annotated[
         list[str] | None,
-        typer.Option(help="A callback: an import path (module:Class), or a registered name; repeatable."),
+        typer.Option(metavar="CALLBACK", help="A name or import path (module:Class); repeatable."),
     ] = None,
-    resume: Annotated[str | None, typer.Option(help="Resume this run from its newest checkpoint.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Resume a run from its newest checkpoint.", autocompletion=completion.runs),
+    ] = None,
     init_from: Annotated[
-        str | None, typer.Option(help="Start a new run from the weights of this run or checkpoint.")
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Start with the weights of a run or checkpoint.", autocompletion=completion.runs
+        ),
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Allow importing from the modules and folders that a run or file names.")
-    ] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Import modules that a run or file names.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per iteration.")] = False,
 ) -> None:
     """Train an agent: a recipe, an experiment file, or any environment.
 
-    outplay train cartpole; outplay train --env Acrobot-v1 --stop timesteps_total=100000; outplay train -f custom.yml
+    \b
+    outplay train cartpole
+    outplay train --env Acrobot-v1 --algo DQN --timesteps 100000
+    outplay train -f custom.yml --config lr=0.001 --set keep_checkpoints=3
+    outplay train --resume cartpole
     """
-    overrides = _Overrides(env, run, stop, config, batch_size, num_workers, seed, name, checkpoint_freq, callback)
-    _check_sources(recipe, file, env, resume, init_from)
+    overrides = _Overrides(
+        {"env": env, "run": run, "name": name, "checkpoint_freq": checkpoint_freq},
+        stop or [], timesteps, config or [], set_ or [], batch_size, num_workers, seed, callback or [],
+    )  # fmt: skip
+    _check_sources(recipe, file, overrides.env, resume, init_from)
     _check_engine(engine, address)
     folders = [] if file is None else [file.parent]
     if resume is not None:
@@ -73,8 +129,8 @@ def train(
             _start_engine(engine, address)
             _train(lambda: overrides.resumed(resume, results_dir, trust, folders), as_json, out, err)
         return
-    jobs = [overrides.apply(experiment) for experiment in _experiments(recipe, file, overrides, trust)]
-    if name is not None and len(jobs) > 1:
+    jobs = [overrides.apply_to_new(experiment) for experiment in _experiments(recipe, file, overrides, trust)]
+    if "name" in overrides.given and len(jobs) > 1:
         raise ConfigError(f"--name is for one experiment, and {file} contains {len(jobs)}")
     if dry_run:
         _print_configuration(jobs, folders)
@@ -113,30 +169,37 @@ class _Overrides:
 
     def __init__(
         self,
-        env: str | None,
-        run: str | None,
-        stop: list[str] | None,
-        config: list[str] | None,
+        options: dict[str, Any],
+        stop: list[str],
+        timesteps: str | None,
+        config: list[str],
+        experiment: list[str],
         batch_size: int | None,
         num_workers: str | None,
         seed: int | None,
-        name: str | None,
-        checkpoint_freq: int | None,
-        callbacks: list[str] | None,
+        callbacks: list[str],
     ) -> None:
+        """`options` are those that are named like a setting of the experiment; `experiment` are those of --set."""
         from outplay.runs.experiments import checked_metric, parse_setting
 
-        self.env = env
-        self.callbacks = callbacks or []
-        self.stop = {checked_metric(k, "--stop"): v for k, v in (parse_setting(text, "--stop") for text in stop or [])}
-        self.settings = [parse_setting(text, "--config") for text in config or []]
+        limits = [] if timesteps is None else [parse_setting(f"timesteps_total={timesteps}", "--timesteps")]
+        limits += [parse_setting(text, "--stop") for text in stop]
+        self.stop = {checked_metric(key, "--stop"): value for key, value in limits}
+        self.settings = [parse_setting(text, "--config") for text in config]
         self.batch_size = batch_size
         if num_workers is not None:
             self.settings.append(("num_workers", num_workers if num_workers == "auto" else _integer(num_workers)))
         if seed is not None:
             self.settings.append(("seed", seed))
-        given = {"env": env, "run": run, "name": name, "checkpoint_freq": checkpoint_freq}
-        self.given = {key: value for key, value in given.items() if value is not None}
+        self.experiment = [parse_setting(text, "--set") for text in experiment]
+        # --set env=… is --env, which also decides on the name of the experiment and on what is trusted.
+        given = {key: value for key, value in self.experiment if key in options}
+        self.given = {**given, **{key: value for key, value in options.items() if value is not None}}
+        self.env = self.given.get("env")
+        added = [
+            path for key, value in self.experiment if key == "callbacks" and isinstance(value, list) for path in value
+        ]
+        self.callbacks = [*added, *callbacks]
 
     def config(self, config: dict[str, Any]) -> dict[str, Any]:
         """`config` with the overrides applied."""
@@ -150,24 +213,39 @@ class _Overrides:
         return config
 
     def apply(self, base: Experiment) -> Experiment:
-        from outplay.runs.experiments import experiment
+        from outplay.runs.experiments import experiment, nested
 
-        data = {**base.model_dump(), **self.given, "config": self.config(base.config)}
-        data["callbacks"] = list(dict.fromkeys([*base.callbacks, *self.callbacks]))
-        if self.stop:
-            data["stop"] = self.stop
-        return experiment(data, "the command line" if self.given or self.settings or self.stop else base.name)
+        data = {**base.model_dump(), **({"stop": self.stop} if self.stop else {})}
+        for key, value in self.experiment:
+            data = nested(data, key, value)
+        data |= self.given
+        if isinstance(data["config"], dict):
+            data["config"] = self.config(data["config"])
+        if isinstance(data["callbacks"], list):
+            data["callbacks"] = list(dict.fromkeys([*data["callbacks"], *self.callbacks]))
+        is_changed = self.given or self.settings or self.stop or self.experiment
+        return experiment(data, "the command line" if is_changed else base.name)
+
+    def apply_to_new(self, base: Experiment) -> Experiment:
+        """As `apply`, for a new run: another environment than that of `base` gives the experiment its name."""
+        from outplay.runs.results import folder_name
+
+        if self.env is not None and folder_name(str(self.env)) != folder_name(str(base.env)):
+            base = base.model_copy(update={"name": ""})
+        return self.apply(base)
 
     def applied_to_run(self, resume: str, results_dir: Path | None, trust: bool) -> Experiment:
+        from outplay.runs.finding import find_run
         from outplay.runs.folder import RunFolder
         from outplay.runs.loading import recorded_experiment
-        from outplay.runs.results import find_run, results_folder
+        from outplay.runs.results import results_folder
 
         folder = RunFolder(find_run(resume, results_folder(results_dir)))
         return recorded_experiment(folder, self.apply, self.env, self.callbacks, trust)
 
     def resumed(self, resume: str, results_dir: Path | None, trust: bool, folders: list[Path]) -> Run:
-        from outplay.runs.results import find_run, results_folder
+        from outplay.runs.finding import find_run
+        from outplay.runs.results import results_folder
         from outplay.runs.run import Run
 
         folder = find_run(resume, results_folder(results_dir))
@@ -201,13 +279,26 @@ def _check_sources(
 
 
 def _experiments(recipe: str | None, file: Path | None, overrides: _Overrides, trust: bool) -> list[Experiment]:
-    from outplay.runs.experiments import Experiment, load_file, load_recipe
+    from outplay.runs.experiments import Experiment, load_file, load_recipe, recipe_names
 
     if recipe is not None:
+        _check_recipe(recipe, recipe_names())
         return [load_recipe(recipe)]
     if file is not None:
         return load_file(file, trust)
     return [Experiment(env=overrides.env)]
+
+
+def _check_recipe(recipe: str, known: list[str]) -> None:
+    """Raise ConfigError if the argument is something else than a recipe: an environment, a file, an algorithm."""
+    if recipe in known:
+        return
+    if recipe.endswith((".yml", ".yaml")):
+        raise ConfigError(f"{recipe!r} is a file, not a recipe: outplay train -f {shlex.quote(recipe)}")
+    if recipe in env_ids() or re.search(r"-v\d+$|:", recipe):
+        raise ConfigError(f"{recipe!r} is an environment, not a recipe: outplay train --env {shlex.quote(recipe)}")
+    if recipe.upper() in algorithms:
+        raise ConfigError(f"{recipe!r} is an algorithm, not a recipe: outplay train --env ENV --run {recipe.upper()}")
 
 
 def _print_configuration(jobs: list[Experiment], folders: list[Path], resuming: bool = False) -> None:

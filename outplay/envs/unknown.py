@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 import gymnasium
 from gymnasium.envs.registration import find_highest_version, parse_env_id
 
 from outplay.errors import nearest
+from outplay.registry import atari_games
 
 # Well-known packages that register ids on import: (pattern of their ids, package to install, module to import).
 _FAMILIES = (
@@ -29,8 +29,8 @@ _FAMILIES = (
     (r"FlappyBird-", "flappy-bird-gymnasium", "flappy_bird_gymnasium"),
     (r"(forex|stocks)-", "gym-anytrading", "gym_anytrading"),
 )  # fmt: skip
-# Atari's ids before version 5: Pong-v0, PongNoFrameskip-v4, Pong-ramDeterministic-v4 …
-_OLD_ATARI = re.compile(r"^([A-Za-z]+?)(-ram)?(NoFrameskip|Deterministic)?-v[0-4]$")
+# Parts of Atari's ids before version 5: PongNoFrameskip-v4, Pong-ramDeterministic-v4 …
+_ATARI_KINDS = re.compile(r"(ram)?(noframeskip|deterministic)?$")
 
 
 def unknown_env_message(env: str, others: Iterable[str]) -> str:
@@ -39,7 +39,7 @@ def unknown_env_message(env: str, others: Iterable[str]) -> str:
         if re.match(pattern, env):
             install = "" if importlib.util.find_spec(module.split(".")[0]) else f"pip install {package}, and "
             return f"no environment {env!r} before {module!r} is imported: {install}name it {module + ':' + env!r}"
-    if meant := _other_version(env) or _atari(env):
+    if meant := _other_version(env) or _same_letters(env):
         return f"no environment {env!r}. Did you mean {meant!r}?"
     hint = nearest(env, [*gymnasium.registry, *others])
     if "Did you mean" not in hint:
@@ -59,18 +59,28 @@ def _other_version(env: str) -> str | None:
     except gymnasium.error.Error:
         return None
     version = find_highest_version(namespace, name)
-    return None if version is None else f"{namespace + '/' if namespace else ''}{name}-v{version}"
+    newest = f"{namespace + '/' if namespace else ''}{name}-v{version}"
+    return None if version is None or _is_old_atari(newest) else newest
 
 
-def _atari(env: str) -> str | None:
-    """The current id of a game. Looked up in the files of ale-py, because importing ale-py would register ids."""
-    matched, package = _OLD_ATARI.match(env), importlib.util.find_spec("ale_py")
-    if not matched or package is None:
-        return None
-    folders = [Path(folder) / "roms" for folder in package.submodule_search_locations or ()]
-    games = {_capitalized(rom.stem) for folder in folders for rom in folder.glob("*.bin")}
-    return f"ALE/{matched[1]}-v5" if matched[1] in games else None
+def _is_old_atari(env: str) -> bool:
+    """Whether this is an id that ale-py registers beside ALE/…-v5: Pong-v4, PongNoFrameskip-v4 …"""
+    return "/" not in env and str(gymnasium.registry[env].entry_point).startswith("ale_py")
 
 
-def _capitalized(game: str) -> str:
-    return "".join(word.capitalize() for word in game.split("_"))
+def _same_letters(env: str) -> str | None:
+    """The id with the same letters: of `cartpole` CartPole-v1, of `pong` and `PongNoFrameskip-v4` ALE/Pong-v5."""
+    plain = [known for known in gymnasium.registry if "/" not in known and not _is_old_atari(known)]
+    known = {_letters(known): known for known in sorted(plain, key=_version)}
+    games = {_letters(game): f"ALE/{game}-v5" for game in atari_games()}
+    wanted = _letters(env)
+    return known.get(wanted) or games.get(_ATARI_KINDS.sub("", wanted))
+
+
+def _letters(env: str) -> str:
+    """The letters and digits of an id, without namespace and version."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"-v\d+$", "", env.rpartition("/")[2]).lower())
+
+
+def _version(env: str) -> int:
+    return parse_env_id(env)[2] or 0

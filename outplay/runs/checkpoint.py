@@ -64,6 +64,10 @@ class DamagedCheckpointError(CheckpointError):
     """A file of the checkpoint is damaged or missing; an older checkpoint may be readable."""
 
 
+class NoCheckpointError(CheckpointError):
+    """There is no checkpoint at this path, not even a damaged one."""
+
+
 @dataclass
 class Checkpoint:
     """The content of a checkpoint."""
@@ -323,8 +327,8 @@ def use_checkpoint(path: str | Path, use: Callable[[Path], T]) -> T:
         if found := checkpoints_in(folder):
             return _newest(found, use)
     if not path.exists():
-        raise CheckpointError(f"there is no checkpoint and no run at {path}")
-    raise CheckpointError(f"{path} is not a checkpoint and contains none")
+        raise NoCheckpointError(f"there is no checkpoint and no run at {path}")
+    raise NoCheckpointError(f"{path} is not a checkpoint and contains none")
 
 
 def _newest(checkpoints: list[Path], use: Callable[[Path], T]) -> T:

@@ -12,14 +12,26 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field, FiniteFloat
-
+from outplay.config import AlgorithmConfig, Experiment
 from outplay.errors import ConfigError, nearest, shortened
 from outplay.parsing import MAX_DEPTH, parse_yaml, read_yaml
-from outplay.registry import algorithms
-from outplay.settings import NotNegative, Positive, Settings, validated
+from outplay.runs.results import folder_name
+from outplay.settings import Settings, validated
+from outplay.synonyms import METRIC_NAMES
+
+__all__ = [
+    "METRICS",
+    "Experiment",
+    "checked_metric",
+    "experiment",
+    "load_file",
+    "load_recipe",
+    "nested",
+    "parse_setting",
+    "recipe_names",
+]
 
 # Metrics for stop conditions, besides learner/… and evaluation/….
 METRICS = (
@@ -43,52 +55,9 @@ _RLLIB = {"episode_reward_mean": "episode_return_mean", "episode_reward_min": "e
           "episode_reward_max": "episode_return_max"}  # fmt: skip
 
 
-class Experiment(Settings):
-    """One experiment: an algorithm, an environment and stop conditions."""
-
-    name: str = Field("default", description="Name of the experiment: the folder of its runs.")
-    description: str = Field("", description="Description in one line.")
-    env: Any = Field(None, description="The environment; the same as `env` in `config`.")
-    run: str = Field(
-        "PPO", description=f"The algorithm: {', '.join(algorithms.shipped)}, or one of an installed package."
-    )
-    stop: dict[str, FiniteFloat] = Field(
-        {}, description="Stop conditions {metric: value}: the run stops when any metric reaches its value."
-    )
-    confirm: bool = Field(
-        False,
-        description="A stop condition on episode_return_mean must also hold in an evaluation (evaluation_duration "
-        "episodes, on seeds that training does not use); checked every 5 iterations.",
-    )
-    show: Literal["iterations", "episodes"] = Field(
-        "iterations", description="Progress output: per iteration, or one line per episode."
-    )
-    video_at_end: bool = Field(False, description="Record a video of one episode when the run ends.")
-    checkpoint_freq: Annotated[int, Field(ge=0)] = Field(0, description="Iterations between checkpoints; 0: none.")
-    checkpoint_every_s: NotNegative = Field(
-        300.0,
-        description="Seconds between checkpoints, written at the end of an iteration; 0: none. The interval is longer "
-        "if saving is slow, so that saving takes at most about 5% of the time.",
-    )
-    checkpoint_at_end: bool = Field(True, description="Write a checkpoint when the run ends.")
-    keep_checkpoints: Positive | None = Field(
-        10, description="Number of newest checkpoints to keep, besides the one with the best return; null keeps all."
-    )
-    loggers: list[Literal["csv", "tensorboard"]] = Field([], description="Metric outputs besides metrics.jsonl.")
-    callbacks: list[str] = Field(
-        [], description="Callbacks: import paths (module:Class), or names that installed packages register."
-    )
-    import_from: list[str] = Field(
-        [],
-        description="With --trust: additional folders to import the environment's module from. A run records the "
-        "folder that it imported the module from.",
-    )
-    config: dict[str, Any] = Field({}, description="The settings of the algorithm.")
-
-
 def experiment(data: dict[str, Any], where: str) -> Experiment:
     """A validated experiment from a dict. `where` is the source of the data, for error messages."""
-    checked = validated(Experiment, data, where)
+    checked = validated(Experiment, data, where, lambda: _algorithm_settings(data))
     config = dict(checked.config)
     env, other = checked.env, config.pop("env", None)
     if env is not None and other is not None and env != other:
@@ -96,14 +65,32 @@ def experiment(data: dict[str, Any], where: str) -> Experiment:
     env = other if env is None else env
     if env is None:
         raise ConfigError(f"{where}: env is missing; add an environment, as env: CartPole-v1")
-    name = checked.name
-    if not name or name.startswith(".") or set(name) & set("/\\") or not name.isprintable():
+    name = checked.name or folder_name(_env_name(env))
+    if name.startswith(".") or set(name) & set("/\\") or not name.isprintable():
         raise ConfigError(f"{where}: the name {name!r} cannot be used for a folder; use letters, digits, - and _")
-    stop = {checked_metric(name, where): value for name, value in checked.stop.items()}
+    stop = {checked_metric(metric, where): value for metric, value in checked.stop.items()}
     for metric, value in stop.items():
         if metric in _POSITIVE and value <= 0:
             raise ConfigError(f"{where}: stop.{metric} must be more than 0, not {value:g}")
-    return checked.model_copy(update={"env": env, "config": config, "stop": stop})
+    return checked.model_copy(update={"name": name, "env": env, "config": config, "stop": stop})
+
+
+def _env_name(env: Any) -> str:
+    if isinstance(env, str):
+        return env
+    from outplay.envs import env_name  # it needs gymnasium
+
+    return env_name(env) if callable(env) else "env"  # what is no environment is refused later, by name
+
+
+def _algorithm_settings(data: dict[str, Any]) -> type[Settings]:
+    """The settings of the experiment's algorithm, for a message about one of them that is outside `config`."""
+    from outplay.algorithms import find_algorithm  # it needs torch
+
+    try:
+        return find_algorithm(data.get("run", Experiment.model_fields["run"].default)).Config
+    except ConfigError:
+        return AlgorithmConfig
 
 
 def checked_metric(name: str, where: str) -> str:
@@ -112,7 +99,9 @@ def checked_metric(name: str, where: str) -> str:
     name = prefix + slash + _RLLIB.get(last, last)
     known = [*METRICS, *(f"evaluation/{metric}" for metric in _EVALUATION)]
     if name not in known and not name.startswith("learner/"):
-        raise ConfigError(f"{where}: stop: there is no metric {name!r}{nearest(name, known)}")
+        meant = METRIC_NAMES.get(last)
+        hint = nearest(name, known, "`outplay settings`") if meant is None else f". Did you mean {meant!r}?"
+        raise ConfigError(f"{where}: stop: there is no metric {name!r}{hint}")
     return name
 
 

@@ -25,7 +25,7 @@ from outplay.files import overwrite_file, remove, replace_file, writing
 from outplay.parsing import MAX_YAML_BYTES, parse_json
 from outplay.runs.history import Metrics, Position, Result, as_json, read_metrics, read_until
 from outplay.runs.lock import FolderLock, is_locked
-from outplay.runs.results import as_path, new_run_folder
+from outplay.runs.results import as_path, new_run_folder, runs_by_name
 
 if TYPE_CHECKING:
     from outplay.runs.experiments import Experiment
@@ -231,4 +231,4 @@ class RunFolder:
 
 def runs_in(results: Path) -> list[RunFolder]:
     """The runs of all experiments."""
-    return [RunFolder(path.parent) for path in results.glob("*/*/config.yaml")]
+    return [RunFolder(path) for path in runs_by_name(results).values()]

@@ -11,10 +11,11 @@ from outplay.algorithms import Algorithm, find_algorithm
 from outplay.envs import check_trust, import_folders, import_path, is_import_path
 from outplay.errors import CheckpointError, ConfigError
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
-from outplay.runs.checkpoint import find_checkpoint
+from outplay.runs.checkpoint import NoCheckpointError, find_checkpoint
 from outplay.runs.experiments import Experiment, nested
+from outplay.runs.finding import find_run
 from outplay.runs.folder import RunFolder
-from outplay.runs.results import as_path, find_run
+from outplay.runs.results import as_path, runs_by_name
 
 log = logging.getLogger("outplay")
 
@@ -109,11 +110,20 @@ def imported_env(algorithm: Algorithm) -> str:
 
 
 def find_weights(path: str | Path, results: Path) -> Path:
-    """The checkpoint for a user's path: a checkpoint, or the newest one of a run as `find_run` finds it."""
+    """The checkpoint for what a user types: its path, or the newest checkpoint of a run as `find_run` finds it."""
+    problem = None
+    if str(path) not in runs_by_name(results):
+        try:
+            return find_checkpoint(path)
+        except NoCheckpointError as error:
+            problem = error
     try:
-        return find_checkpoint(path)
+        run = find_run(path, results)
     except CheckpointError:
-        given = as_path(path)
-        if given.exists() and not list(given.glob("*/config.yaml")):
-            raise
-    return find_checkpoint(find_run(path, results))
+        if problem is not None and as_path(path).exists():
+            raise problem from None
+        raise
+    try:
+        return find_checkpoint(run)
+    except NoCheckpointError:
+        raise CheckpointError(f"the run {run} has no checkpoint yet") from None

@@ -1,15 +1,14 @@
-"""The results folder: creating run folders, and finding them by path or name. Does not import torch."""
+"""The results folder: where runs lie, and how their folders are named. Does not import torch."""
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import secrets
 from datetime import datetime
 from pathlib import Path
 
-from outplay.errors import CheckpointError, ConfigError, RunError, shortened
+from outplay.errors import ConfigError, RunError, shortened
 
 _LONGEST_NAME = "x" * 255
 
@@ -32,11 +31,19 @@ def results_folder(chosen: str | Path | None) -> Path:
     return as_path(chosen or os.environ.get("OUTPLAY_RESULTS") or "~/outplay_results")
 
 
+def folder_name(env: str) -> str:
+    """The name of an environment, usable as the name of a folder.
+
+    >>> folder_name("ALE/Pong-v5"), folder_name("custom_env:CustomEnv")
+    ('ALE-Pong-v5', 'custom_env.CustomEnv')
+    """
+    return re.sub(r"[^\w.-]+", "-", env.replace(":", ".")).strip("-.") or "env"
+
+
 def new_run_folder(results: Path, experiment: str, algorithm: str, env: str) -> Path:
     """Create a new folder RESULTS/<experiment>/<ALGO>_<env>_<id>_<date>."""
-    plain = re.sub(r"[^\w.-]+", "-", env.replace(":", ".")).strip("-")
     date = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = results / experiment / f"{algorithm}_{plain}_{secrets.token_hex(3)}_{date}"
+    folder = results / experiment / f"{algorithm}_{folder_name(env)}_{secrets.token_hex(3)}_{date}"
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -44,23 +51,6 @@ def new_run_folder(results: Path, experiment: str, algorithm: str, env: str) -> 
     return folder
 
 
-def find_run(path: str | Path, results: Path) -> Path:
-    """Find a run folder by its path, the name of its experiment (the newest run), or a prefix of its own name."""
-    given = as_path(path)
-    if (given / "config.yaml").exists():
-        return given
-    for parent in given.absolute().parents[:3]:
-        if given.exists() and (parent / "config.yaml").exists():
-            raise CheckpointError(
-                f"{given} is inside a run folder; give the run folder {parent}, which resumes from its newest "
-                "checkpoint (to start a new run from this checkpoint, use --init-from)"
-            )
-    for folder in (given, results / given):
-        if runs := list(folder.glob("*/config.yaml")):
-            return max(runs, key=lambda run: run.stat().st_mtime_ns).parent
-    matches = sorted(results.glob(f"*/{glob.escape(given.name)}*/config.yaml")) if given.name == str(path) else []
-    if len(matches) == 1:
-        return matches[0].parent
-    if matches:
-        raise CheckpointError(f"{len(matches)} runs in {results} start with {path!r}; give a longer prefix")
-    raise CheckpointError(f"there is no run at {given}; `outplay runs` lists all runs")
+def runs_by_name(results: Path) -> dict[str, Path]:
+    """The folders of all runs, by the names that `outplay runs` prints: experiment/RUN."""
+    return {str(file.parent.relative_to(results)): file.parent for file in sorted(results.glob("*/*/config.yaml"))}

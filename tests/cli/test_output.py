@@ -64,7 +64,7 @@ def test_a_dry_run_of_a_noisy_environment_is_yaml(tmp_path: Path) -> None:
 
     running = start(tmp_path, "--env", "tests.probes:Noisy", "--dry-run")
     out, _ = running.communicate(timeout=100)
-    assert yaml.safe_load(out)["default"]["env"] == "tests.probes:Noisy"
+    assert yaml.safe_load(out)["tests.probes.Noisy"]["env"] == "tests.probes:Noisy"
 
 
 def said(*pieces: bytes) -> str:
@@ -121,7 +121,7 @@ def test_sparse_returns_are_shown(cli: Callable[..., Outcome], tmp_path: Path) -
     code, out, err = cli("train", "--env", "sparse:Sparse", *SMALL, *stop, "--config", "env_config.length=10")
     assert code == 0, err
     assert "return 0.034 (0.034 to 0.034)" in out
-    assert "return 0.034 (0.034 to 0.034)" in cli("evaluate", "default", "--trust")[1]
+    assert "return 0.034 (0.034 to 0.034)" in cli("evaluate", "sparse.Sparse", "--trust")[1]
     assert " 0.034 " in cli("runs")[1]
 
 
@@ -137,7 +137,7 @@ def test_off_a_terminal_a_long_iteration_shows_that_it_is_alive(
     assert code == 0, err
     assert "after iteration 0, collect: 0 s so far" in err
     assert "so far" not in out
-    code, _, err = cli("evaluate", "default", "--trust")
+    code, _, err = cli("evaluate", "tests.probes.Walk", "--trust")
     assert code == 0
     assert "evaluating: 0 s so far" in err
 
@@ -221,7 +221,7 @@ def test_a_video_of_envpool_and_one_without_a_known_format_are_refused(
     with PPO(env=probes.Drawn, config={"num_envs": 2, "num_workers": 0}) as trainer, pytest.raises(RunError):
         record_video(trainer.env_spec, trainer.policy, tmp_path / "file" / "game.mp4", 0)
     assert cli("train", "--env", "CartPole-v1", *SMALL, "--stop", "training_iteration=1")[0] == 0
-    code, out, err = cli("evaluate", "default", "--video", "game.txt")
+    code, out, err = cli("evaluate", "CartPole-v1", "--video", "game.txt")
     assert (code, out) == (2, "")  # told before anything is played
     assert "the file's name must end in .mp4" in err
 

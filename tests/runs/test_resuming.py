@@ -11,7 +11,7 @@ from outplay import PPO, CheckpointError
 from outplay.runs import checkpoint
 from outplay.runs.checkpoint import find_checkpoint
 from outplay.runs.experiments import experiment, load_file
-from outplay.runs.results import find_run
+from outplay.runs.finding import find_run
 from outplay.runs.run import Run
 from tests import probes
 from tests.runs.common import CONFIG, lines, make, until, weights

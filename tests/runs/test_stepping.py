@@ -301,7 +301,7 @@ def test_a_run_from_plain_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     config = {"num_envs": 4, "train_batch_size": 40}
     run = outplay.Run.create({"env": "CartPole-v1", "stop": {"training_iteration": 2}, "config": config})
     assert run.train() == "training_iteration reached 2"
-    assert run.folder.path.parent == tmp_path / "default"
+    assert run.folder.path.parent == tmp_path / "CartPole-v1"
     again = outplay.Run.resume(str(run.folder))
     assert again.is_finished
     again.close()
