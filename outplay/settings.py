@@ -181,11 +181,8 @@ def _sentence(
     return f"{where}: {key} must be {wanted}, not {_value(value)}"
 
 
-# Where settings are written, by Settings.place: in a file, the option of the command line, in Python.
-_PLACES = {
-    "experiment": ("beside config in a file", "--set", ", in Python in Run.create()"),
-    "algorithm": ("under config in a file", "--config", ""),
-}
+# Where settings are written, by Settings.place: in a file, the option of the command line.
+_PLACES = {"experiment": ("beside config in a file", "--set"), "algorithm": ("under config in a file", "--config")}
 _NEAR = 0.8  # similarity from which a misspelled name of another library counts
 
 
@@ -222,21 +219,21 @@ def _renamed(cls: type[Settings], found: Synonym, other: type[Settings] | None) 
         return meant
     if other is None or not has_setting(other, found.ours):
         return f"{meant}, which {_title(cls)} does not have"
-    place, option, _ = _PLACES[other.place]
+    place, option = _PLACES[other.place]
     return f"{meant}, a setting of the {other.place}: {place}, or {option} {found.ours}=… on the command line"
 
 
 def _misplaced(cls: type[Settings], key: str, value: Any, other: type[Settings]) -> str:
-    place, option, python = _PLACES[other.place]
-    line = f"{key}: {_as_yaml(value)}"
-    name = key
+    place, option = _PLACES[other.place]
+    line, name = f"{key}: {_as_yaml(value)}", key
     while isinstance(value, dict) and len(value) == 1:  # on the command line, dots separate nested names
         ((inner, value),) = value.items()
         name = f"{name}.{inner}"
     argument = shlex.quote(f"{name}={_as_yaml(value)}")
+    python = ", or pass it to Run.create() in Python" if other.place == "experiment" else ""
     return (
-        f"{key} is a setting of the {other.place}, not of the {cls.place}: write {line} {place}, or "
-        f"{option} {argument} on the command line{python}"
+        f"{key} is a setting of the {other.place}, not of the {cls.place}: write {line} {place}"
+        f"{',' if python else ', or'} {option} {argument} on the command line{python}"
     )
 
 

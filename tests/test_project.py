@@ -33,6 +33,18 @@ def test_the_command_is_light(arguments: list[str], run_script: Callable[..., An
     assert result.stdout.splitlines()[-2:] == ["ended 0", "[]"], result.stderr
 
 
+@pytest.mark.parametrize(
+    "words", ["outplay train --env Cart", "outplay evaluate ", "outplay train --run P", "outplay "]
+)
+def test_completion_is_light(words: str, run_script: Callable[..., Any]) -> None:
+    result = run_script(
+        f"import os, sys\nfrom outplay.cli import main\nos.environ['_OUTPLAY_COMPLETE'] = 'complete_zsh'\n"
+        f"os.environ['_TYPER_COMPLETE_ARGS'] = {words!r}\nsys.argv = ['outplay']\ntry:\n    main()\n"
+        f"except SystemExit as end:\n    print('ended', end.code)\nprint([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    assert result.stdout.splitlines()[-2:] == ["ended 0", "[]"], result.stderr
+
+
 def test_using_the_engine_loads_nothing_heavy_either(run_script: Callable[..., Any]) -> None:
     result = run_script(
         "import sys, outplay\n@outplay.remote\ndef f():\n    return sorted(sys.modules)\n"

@@ -79,10 +79,10 @@ def option_for(name: str, options: Collection[str]) -> str:
 
     `name` may be that of another library. `options` are those that the command has.
     """
-    configs = [find_algorithm(algorithm).Config for algorithm in algorithms.shipped]
+    classes: list[type[Settings]] = [Experiment, *(find_algorithm(known).Config for known in algorithms.shipped)]
 
     def exists(setting: str) -> bool:
-        return any(has_setting(cls, setting) for cls in (Experiment, *configs))
+        return any(has_setting(cls, setting) for cls in classes)
 
     found = Synonym(name) if exists(name) else counterpart(name, exists)
     if found is None:
