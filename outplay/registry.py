@@ -111,11 +111,14 @@ def __getattr__(name: str) -> Any:
     return algorithm.Config if name.endswith("Config") else algorithm
 
 
+_TWO_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}  # ale-py registers no id for them
+
+
 @lru_cache(maxsize=1)
 def atari_games() -> list[str]:
     """The games of ale-py, as in ALE/<game>-v5. Read from its files: importing ale-py would register ids."""
-    games = [rom.stem for folder in _folders("ale_py") for rom in (folder / "roms").glob("*.bin")]
-    return sorted("".join(word.capitalize() for word in game.split("_")) for game in games)
+    games = {rom.stem for folder in _folders("ale_py") for rom in (folder / "roms").glob("*.bin")}
+    return sorted(game.title().replace("_", "") for game in games - _TWO_PLAYERS)
 
 
 def env_ids() -> list[str]:

@@ -34,15 +34,17 @@ def test_the_command_is_light(arguments: list[str], run_script: Callable[..., An
 
 
 @pytest.mark.parametrize(
-    "words", ["outplay train --env Cart", "outplay evaluate ", "outplay train --run P", "outplay "]
+    ("words", "found"),
+    [("train --env Cart", "CartPole-v1"), ("evaluate ", ""), ("train cart", "cartpole"), ("train --run P", "PPO")],
 )
-def test_completion_is_light(words: str, run_script: Callable[..., Any]) -> None:
+def test_completion_is_light(words: str, found: str, run_script: Callable[..., Any]) -> None:
     result = run_script(
-        f"import os, sys\nfrom outplay.cli import main\nos.environ['_OUTPLAY_COMPLETE'] = 'complete_zsh'\n"
-        f"os.environ['_TYPER_COMPLETE_ARGS'] = {words!r}\nsys.argv = ['outplay']\ntry:\n    main()\n"
+        "import os, sys\nfrom outplay.cli import main\nos.environ['_OUTPLAY_COMPLETE'] = 'complete_zsh'\n"
+        f"os.environ['_TYPER_COMPLETE_ARGS'] = 'outplay {words}'\nsys.argv = ['outplay']\ntry:\n    main()\n"
         f"except SystemExit as end:\n    print('ended', end.code)\nprint([m for m in {HEAVY!r} if m in sys.modules])"
     )
     assert result.stdout.splitlines()[-2:] == ["ended 0", "[]"], result.stderr
+    assert found in result.stdout
 
 
 def test_using_the_engine_loads_nothing_heavy_either(run_script: Callable[..., Any]) -> None:

@@ -63,7 +63,7 @@ def main() -> None:
     has_option = len(arguments) < len(sys.argv) - 1
     shows_traceback = has_option or os.environ.get("OUTPLAY_TRACEBACK", "") not in ("", "0")
     try:
-        app(arguments)
+        app(arguments, prog_name="outplay")  # also for `python -m outplay`
     except (OutplayError, MemoryError) as error:
         if shows_traceback:
             traceback.print_exc()

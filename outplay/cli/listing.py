@@ -89,14 +89,14 @@ def settings(
 
     if algorithm is not None:
         for group in reference.settings_of(algorithm):
-            title = " ".join(word for word in (group.algorithm or "all algorithms", group.prefix) if word)
-            _print_settings(title, group)
+            whose = group.algorithm or "all algorithms"
+            _print_settings(f"{whose}: {group.prefix}" if group.prefix else whose, group)
         typer.echo("set with --config KEY=VALUE, or under config in a file")
         return
     _print_settings("experiments", reference.experiment_group())
     typer.echo("set with --set KEY=VALUE, or beside config in a file\n")
-    typer.echo("metrics of stop conditions (--stop METRIC=VALUE)")
-    _print_columns([("", name) for name in METRICS])
+    typer.echo("metrics of stop conditions (--stop METRIC=VALUE); also learner/… and evaluation/… of metrics.jsonl")
+    _print_columns([(name,) for name in METRICS])
     typer.echo(f"\nsettings of an algorithm: outplay settings {' | '.join(algorithms.names())}")
 
 
@@ -112,7 +112,7 @@ def _print_columns(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     for row in rows:
-        start = "".join(f"  {cell:<{width}}" for cell, width in zip(row, widths, strict=False)) + "  "
+        start = "".join(f"  {cell:<{width}}" for cell, width in zip(row[:-1], widths, strict=True)) + "  "
         room = max(terminal - len(start), _LEAST_ROOM) if terminal else max(len(row[-1]), 1)
         lines = textwrap.wrap(row[-1], room) or [""]
         typer.echo("\n".join((start if line is lines[0] else " " * len(start)) + line for line in lines))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -19,6 +19,8 @@ SHARED_GROUPS: dict[str, type[Settings]] = {
     "optimizer": OptimizerConfig,
     "exploration_config": ExplorationConfig,
 }
+
+_BELOW = "below"  # the default of nested settings, which are a group of their own
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,12 @@ def algorithm_groups(name: str) -> Iterator[Group]:
 
 def settings_of(name: str) -> list[Group]:
     """All settings of an algorithm: its own and changed defaults, then the shared ones that it does not change."""
-    own = [group for group in algorithm_groups(name) if group.rows]
-    changed = {(group.prefix, row.name) for group in own for row in group.rows}
-    rest = []
-    for group in shared_groups():
-        left = [row for row in group.rows if (group.prefix, row.name) not in changed]
-        rest.append(Group(left, group.prefix))
-    return [*own, *(group for group in rest if group.rows)]
+    found, seen = [], set()
+    for group in (*algorithm_groups(name), *shared_groups()):
+        new = [row for row in group.rows if (group.prefix, row.name) not in seen and row.default != _BELOW]
+        seen |= {(group.prefix, row.name) for row in new}
+        found.append(replace(group, rows=new))
+    return [group for group in found if group.rows]
 
 
 def option_for(name: str, options: Collection[str]) -> str:
@@ -116,7 +117,7 @@ def rows(cls: type[Settings], base: type[Settings] | None = None) -> list[Row]:
 def default_in_words(field: FieldInfo) -> str:
     value: Any = field.default
     if isinstance(value, Settings):
-        return "below"
+        return _BELOW
     if value is None:
         return ""
     if isinstance(value, bool):
