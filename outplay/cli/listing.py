@@ -73,7 +73,9 @@ def settings(
     algorithm: Annotated[
         str | None,
         typer.Argument(
-            metavar="ALGO", help="PG, A2C, PPO, DQN, or one of a package.", autocompletion=completion.algorithm_names
+            metavar="ALGO",
+            help="The algorithm; else: settings of experiments.",
+            autocompletion=completion.algorithm_names,
         ),
     ] = None,
 ) -> None:

@@ -14,6 +14,7 @@ import outplay
 from outplay import PPO, EnvError
 from outplay.envs import EnvSpec, find_env, has_native_vector, make_vector
 from outplay.envs.lookup import is_import_path
+from outplay.envs.unknown import unknown_env_message
 from tests import probes
 
 # Finding
@@ -25,6 +26,46 @@ def test_a_gymnasium_id() -> None:
         find_env("CartPole-v9")
     with pytest.raises(EnvError, match=r"no environment 'Nothing'.*; give a Gymnasium id, an import path"):
         find_env("Nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Breakout", "ALE/Breakout-v5"),
+        ("pong", "ALE/Pong-v5"),
+        ("PongNoFrameskip-v4", "ALE/Pong-v5"),
+        ("BreakoutNoFrameskip-v4", "ALE/Breakout-v5"),
+        ("PongDeterministic-v4", "ALE/Pong-v5"),
+        ("Pong-ramDeterministic-v4", "ALE/Pong-v5"),
+        ("SpaceInvaders-v0", "ALE/SpaceInvaders-v5"),
+        ("ms_pacman", "ALE/MsPacman-v5"),
+        ("ALE/Breakout", "ALE/Breakout-v5"),
+        ("ALE/breakout-v5", "ALE/Breakout-v5"),
+        ("ALE/Pong-v4", "ALE/Pong-v5"),
+        ("tictactoe3d", "ALE/TicTacToe3D-v5"),
+        ("cartpole", "CartPole-v1"),
+        ("CartPole", "CartPole-v1"),
+        ("Cartpole-v1", "CartPole-v1"),
+        ("LunarLander-v2", "LunarLander-v3"),
+        ("mountain-car", "MountainCar-v0"),
+        ("blackjack", "Blackjack-v1"),
+    ],
+)
+@pytest.mark.parametrize("registered", [False, True])  # ale-py registers its old ids, too, once a game was made
+def test_the_usual_names_of_environments_lead_to_ids(name: str, meant: str, registered: bool) -> None:
+    import ale_py.registration  # which registers them
+
+    before = dict(gymnasium.registry)
+    try:
+        for known in [known for known, spec in before.items() if str(spec.entry_point).startswith("ale_py")]:
+            del gymnasium.registry[known]
+        if registered:
+            ale_py.registration.register_v0_v4_envs()
+            ale_py.registration.register_v5_envs()
+        assert unknown_env_message(name, []) == f"no environment {name!r}. Did you mean {meant!r}?"
+    finally:
+        gymnasium.registry.clear()
+        gymnasium.registry.update(before)
 
 
 def test_an_import_path_is_looked_up_beside_the_file_and_in_the_working_directory(
