@@ -75,7 +75,7 @@ class Run:
         `folders` are additional folders to import modules from. `init_from` is a run or checkpoint to take the initial
         weights from. `callbacks` are objects or import paths.
         """
-        if not isinstance(experiment, Experiment):
+        if not isinstance(experiment, Experiment) or not experiment.name:
             experiment = checked_experiment(dict(experiment), "Run.create()")
         results = results_folder(results)
         experiment, algorithm, instances = loading.assemble(experiment, folders, callbacks)

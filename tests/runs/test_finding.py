@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outplay.errors import CheckpointError
-from outplay.runs.experiments import experiment
+from outplay.runs.experiments import Experiment, experiment
 from outplay.runs.finding import find_run
 from outplay.runs.folder import runs_in
 from outplay.runs.loading import find_weights
 from outplay.runs.results import folder_name, new_run_folder
-from tests.runs.common import make
+from outplay.runs.run import Run
+from tests.runs.common import CONFIG, make
 
 NAMES = {
     "a": "PPO_CartPole-v1_3fa9c1_2026-11-15_12-00-00",
@@ -143,6 +144,12 @@ def test_the_name_of_an_environment_as_a_folder() -> None:
     assert folder_name("/") == "env"
     assert experiment({"config": {"env": "ALE/Pong-v5"}}, "it").name == "ALE-Pong-v5"
     assert experiment({"env": make}, "it").name == "tests.runs.common.make"
+
+
+def test_a_run_from_an_experiment_without_a_name(tmp_path: Path) -> None:
+    with Run.create(Experiment(env="CartPole-v1", config=CONFIG), tmp_path) as run:
+        assert run.folder.path.parent == tmp_path / "CartPole-v1"
+        assert run.experiment.name == "CartPole-v1"
 
 
 def test_an_old_run_that_is_named_default(tmp_path: Path) -> None:
