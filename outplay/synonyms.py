@@ -86,6 +86,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "return_standardization": _row("normalize_advantages"),  # T
     "reward_normalization": _row("normalize_values", "reward_scale: a constant factor"),  # T
     "return_scaling": _row("normalize_values", "reward_scale: a constant factor"),  # T
+    "max_batchsize": _row("–: values are estimated for the whole batch"),  # T
     "recompute_advantage": _row("–: advantages are estimated once per batch"),  # T
     "clip_range": _row("clip_param"),  # S
     "clip_coef": _row("clip_param"),  # C
@@ -140,6 +141,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "is_double": _row("double_q"),  # T
     "sigma0": _row("noisy_sigma"),  # R
     "num_quantiles": _row("num_atoms: with distributional: qr"),  # T
+    "categorical_distribution_temperature": _row("–: DQN acts ε-greedily (exploration_config), or with noisy"),  # R
     "td_error_loss_fn": _row(_LOSS),  # R
     "clip_loss_grad": _row(_LOSS),  # T
     # the network
@@ -163,6 +165,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "use_lstm": _RNN,  # R
     "lstm_cell_size": _RNN,  # R
     "max_seq_len": _RNN,  # R
+    "burn_in_len": _RNN,  # R
     "use_attention": _row("–: attention networks need a Policy of your own"),  # R
     # environments and collecting
     "env_id": _row("env"),  # C
@@ -202,6 +205,8 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "action_scaling": _row("normalize_actions"),  # T
     "action_bound_method": _row("clip_actions"),  # T
     "preprocessor_pref": _row("atari_preprocessing"),  # R
+    "rollout_buffer_class": _row("–: on-policy batches have one format"),  # S
+    "rollout_buffer_kwargs": _row("–: on-policy batches have one format"),  # S
     "env_wrapper": _row("env: a function that returns the wrapped environment, or its import path"),  # S
     "wrapper_class": _row("env: a function that returns the wrapped environment, or its import path"),  # S
     "sample_timeout_s": _row("env_step_timeout_s: per step or reset"),  # R
@@ -265,6 +270,12 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "render_env": _row("video_at_end"),  # R
     "callback": _row("callbacks"),  # S
     "callbacks_class": _row("callbacks"),  # R
+    "log_interval": _row("–: metrics are written after every iteration"),  # S
+    "progress_bar": _row("–: `outplay train` shows the progress"),  # S
+    "reset_num_timesteps": _row("–: --resume continues the count, --init-from starts at 0"),  # S
+    "tb_log_name": _row("name"),  # S
+    "trained_agent": _row("–: --init-from RUN starts with the weights of a run"),  # S
+    "resume_path": _row("–: --resume RUN resumes a run"),  # T
     "track": _row(_TRACKING),  # C
     "wandb_project_name": _row(_TRACKING),  # C
     "wandb_entity": _row(_TRACKING),  # C

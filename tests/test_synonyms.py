@@ -20,12 +20,14 @@ LIBRARIES = {
     "normalize_advantage ent_coef vf_coef max_grad_norm use_sde sde_sample_freq target_kl stats_window_size "
     "tensorboard_log policy policy_kwargs verbose device rms_prop_eps use_rms_prop train_freq gradient_steps "
     "replay_buffer_class replay_buffer_kwargs optimize_memory_usage target_update_interval exploration_fraction "
-    "exploration_initial_eps exploration_final_eps total_timesteps n_envs net_arch activation_fn",
+    "exploration_initial_eps exploration_final_eps total_timesteps n_envs net_arch activation_fn "
+    "rollout_buffer_class rollout_buffer_kwargs log_interval progress_bar reset_num_timesteps tb_log_name callback",
     "RLlib": "num_rollout_workers num_env_runners num_envs_per_env_runner num_epochs minibatch_size "
     "train_batch_size_per_learner shuffle_batch_per_epoch use_kl_loss num_gpus_per_learner num_learners horizon "
     "observation_filter epsilon num_steps_sampled_before_learning_starts replay_buffer_config adam_epsilon sigma0 "
     "hiddens td_error_loss_fn store_buffer_in_checkpoints evaluation_num_env_runners grad_clip_by model_config "
-    "metrics_num_episodes_for_smoothing checkpoint_frequency num_to_keep evaluation_config use_lstm",
+    "metrics_num_episodes_for_smoothing checkpoint_frequency num_to_keep evaluation_config use_lstm "
+    "burn_in_len categorical_distribution_temperature",
     "CleanRL": "exp_name torch_deterministic cuda track capture_video env_id total_timesteps learning_rate num_steps "
     "anneal_lr gae_lambda num_minibatches update_epochs norm_adv clip_coef clip_vloss ent_coef vf_coef max_grad_norm "
     "target_kl target_network_frequency batch_size start_e end_e exploration_fraction train_frequency save_model",
@@ -33,7 +35,8 @@ LIBRARIES = {
     "max_grad_norm ent_coef vf_coef gae_lambda action_scaling action_bound_method deterministic_eval "
     "reward_normalization return_scaling estimation_step target_update_freq is_double clip_loss_grad eps_training "
     "eps_inference lr_scheduler max_epochs epoch_num_steps step_per_collect collection_step_num_env_steps "
-    "episode_per_collect repeat_per_collect update_per_step training_num test_num batch_size hidden_sizes",
+    "episode_per_collect repeat_per_collect update_per_step training_num test_num batch_size hidden_sizes "
+    "max_batchsize",
 }
 
 
