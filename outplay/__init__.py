@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
     from outplay.envs import register_env
     from outplay.envs.check import check_env
-    from outplay.metrics import pretty_print
+    from outplay.metrics import Result, pretty_print
     from outplay.registry import *  # noqa: F403
     from outplay.runs.callbacks import Callback
     from outplay.runs.folder import RunFolder
@@ -72,6 +72,7 @@ _LAZY = {
     "Algorithm": "outplay.algorithms.algorithm",
     "register_env": "outplay.envs",
     "check_env": "outplay.envs.check",
+    "Result": "outplay.metrics",
     "pretty_print": "outplay.metrics",
     "Callback": "outplay.runs.callbacks",
     "Run": "outplay.runs.run",
@@ -110,6 +111,7 @@ __all__ = [
     "Ref",
     "Reservation",
     "ResourceError",
+    "Result",
     "Reusable",
     "Run",
     "RunError",

@@ -5,11 +5,43 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
+
+
+class EpisodeMetrics(TypedDict):
+    """Metrics over the last `metrics_num_episodes` episodes; NaN before the first one ends."""
+
+    episodes_total: int
+    episode_return_mean: float
+    episode_return_min: float
+    episode_return_max: float
+    episode_len_mean: float
+    episode_return_running: float  # exponential moving average
+
+
+class Result(EpisodeMetrics):
+    """The result of one iteration: a dict with these keys. Callbacks may add metrics of their own.
+
+    >>> result: outplay.Result = trainer.train()
+    >>> result["episode_return_mean"]
+    22.7
+    """
+
+    training_iteration: int
+    timesteps_total: int
+    episodes_this_iter: int
+    episode_returns: list[float]  # of the episodes that ended in this iteration
+    episode_lengths: list[int]
+    time_this_iter_s: float
+    time_total_s: float
+    env_steps_per_s: float
+    learner: dict[str, float]
+    stages_s: dict[str, float]
+    evaluation: NotRequired[dict[str, Any]]  # if this iteration was evaluated
 
 
 class Timers:
@@ -61,10 +93,14 @@ class EpisodeWindow:
             self.running = running_mean(self.running, float(value))
             self.total += 1
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> EpisodeMetrics:
+        metrics = episode_metrics(self.returns, self.lengths)
         return {
             "episodes_total": self.total,
-            **episode_metrics(self.returns, self.lengths),
+            "episode_return_mean": metrics["episode_return_mean"],
+            "episode_return_min": metrics["episode_return_min"],
+            "episode_return_max": metrics["episode_return_max"],
+            "episode_len_mean": metrics["episode_len_mean"],
             "episode_return_running": math.nan if self.running is None else self.running,
         }
 
@@ -133,7 +169,7 @@ class RunningMoments:
         self.count = total
 
 
-def pretty_print(result: dict[str, Any]) -> str:
+def pretty_print(result: Mapping[str, Any]) -> str:
     """Format a result or a configuration as text; nested dicts are indented.
 
     >>> print(pretty_print({"timesteps_total": 2048, "learner": {"kl": 0.01234567}}))
@@ -144,7 +180,7 @@ def pretty_print(result: dict[str, Any]) -> str:
     return "\n".join(_lines(result, ""))
 
 
-def _lines(value: dict[str, Any], indent: str) -> Iterator[str]:
+def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
     for key in sorted(value, key=str):
         item = value[key]
         if isinstance(item, dict) and item:

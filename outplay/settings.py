@@ -13,7 +13,7 @@ from collections import abc
 from collections.abc import Callable
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
@@ -85,6 +85,15 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=())
 
     place: ClassVar[str] = ""  # where these settings are written: see _PLACES
+
+    if not TYPE_CHECKING:  # type checkers know that the fields are frozen
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise ConfigError(
+                f"{name} cannot be changed: settings are fixed when an object is made; give it to the new one, as in "
+                f"PPO(env, {name}=…), or continue a trainer with it: PPO.from_checkpoint(trainer.save(), "
+                f"config={{'{name}': …}})"
+            )
 
 
 def with_default(base: type[BaseModel], name: str, default: Any) -> Any:
@@ -295,6 +304,18 @@ _WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a s
 def type_in_words(field: FieldInfo) -> str:
     """The values that a field accepts, for messages and for the documentation."""
     return _words(field.annotation, _bounds(field.metadata))
+
+
+def default_in_words(field: FieldInfo) -> str:
+    """The default of a field, for the documentation; empty if it is null, an empty string or a group of settings."""
+    value: Any = field.default
+    if value is None or value == "" or isinstance(value, Settings):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        value = list(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _TECHNICAL = 1_000  # an upper limit from here on keeps nonsense out: only a message about it mentions it

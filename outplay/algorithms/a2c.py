@@ -86,7 +86,7 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
         }
 
 
-class A2C(Algorithm):
+class A2C(Algorithm[A2CConfig]):
     """Synchronous advantage actor-critic.
 
     >>> with A2C(env="CartPole-v1") as trainer:

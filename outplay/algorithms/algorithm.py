@@ -8,27 +8,28 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, cast
 
 import numpy as np
+from typing_extensions import TypeVar  # with `default`, which Python has from 3.13 on
 
-from outplay.algorithms import iteration, saving, setup
+from outplay.algorithms import acting, describing, iteration, saving, setup
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
 from outplay.collect import AsyncCollector, Collector, Evaluator, SyncCollector, torch_threads
 from outplay.config import AlgorithmConfig, Experiment
-from outplay.envs import GroupState, check_trust, find_env, import_folders, probe_env
+from outplay.envs import GroupState, find_env, import_folders, probe_env
+from outplay.errors import ConfigError, RunError
 from outplay.fragments import Fragment
 from outplay.learning.learner import Learner
 from outplay.memory import enough_memory
-from outplay.metrics import EpisodeWindow, Timers
+from outplay.metrics import EpisodeWindow, Result, Timers
 from outplay.policies import Policy, PolicySpec, Weights
 from outplay.runs.checkpoint import (
     Checkpoint,
     SavedSegments,
     name_of,
     read_checkpoint,
-    read_state,
     use_checkpoint,
     write_checkpoint,
 )
@@ -36,7 +37,13 @@ from outplay.runs.results import new_run_folder, results_folder
 from outplay.settings import plain, validated
 from outplay.streams import stream
 
+if TYPE_CHECKING:
+    from outplay.runs.callbacks import Callback
+    from outplay.runs.run import Run
+
 log = logging.getLogger("outplay")
+
+C_co = TypeVar("C_co", bound=AlgorithmConfig, covariant=True, default=AlgorithmConfig)
 
 _ATARI_EVALUATION_FRAMES = 18_000  # 5 minutes of play
 
@@ -49,10 +56,10 @@ class Resources:
     gpus: int
 
 
-class Algorithm:
-    """Base class of algorithms. A subclass, as PPO, sets `Config` and `Learner`.
+class Algorithm(Generic[C_co]):
+    """Base class of algorithms. A subclass, as `PPO(Algorithm[PPOConfig])`, sets `Config` and `Learner`.
 
-    >>> with PPO(env="CartPole-v1", config={"num_workers": 2}) as trainer:
+    >>> with PPO("CartPole-v1", num_workers=2) as trainer:
     ...     for _ in range(10):
     ...         result = trainer.train()
     ...     checkpoint = trainer.save()
@@ -63,24 +70,39 @@ class Algorithm:
     policy_class: ClassVar[type[Policy]] = Policy
     with_value: ClassVar[bool] = True
 
+    config: C_co
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "Config" in vars(cls):
+            cls.__doc__ = describing.with_settings(cls.__doc__ or "", cls.Config)
+
     def __init__(
         self,
         env: Any = None,
         config: Mapping[str, Any] | AlgorithmConfig | None = None,
         *,
+        run: str | Mapping[str, Any] | None = None,
         folders: Iterable[Path] = (),
         resuming: bool = False,
+        **settings: Any,
     ) -> None:
         """Check the environment and the settings, and make the network. Workers start on first use.
 
-        `env` is a Gymnasium id, a class, an import path or a registered name. `folders` are additional folders to
-        import modules from. `resuming`: keep settings that are part of the result, for a checkpoint that is restored.
+        env       a Gymnasium id, a class, a function, an import path or a registered name
+        config    settings; keyword arguments override them: PPO("CartPole-v1", lr=1e-3)
+        run       record a run, which `outplay runs` lists and `outplay train --resume` resumes: its name, or settings
+                  of experiment files ({"name": "poles", "loggers": ["csv"], "checkpoint_freq": 5})
+        folders   additional folders to import modules from
+        resuming  keep settings that are part of the result, for a checkpoint that is restored
         """
         algorithm = type(self).__name__
-        env, settings = setup.env_and_settings(algorithm, env, config)
+        env, given = setup.env_and_settings(algorithm, env, config, settings)
         name, factory = find_env(env, folders)
+        self._env = env  # as it was given
         self.env_folders = import_folders(name)
-        self.config = validated(self.Config, {**settings, "env": name}, f"{algorithm} config", lambda: Experiment)
+        checked = validated(self.Config, {**given, "env": name}, f"{algorithm} config", lambda: Experiment)
+        self.config = cast("C_co", checked)
         log.setLevel(self.config.log_level)
         env_spec = setup.env_spec(name, factory, self.config)
         self.probe = probe_env(env_spec, self.config.seed)
@@ -108,6 +130,21 @@ class Algorithm:
         self._returns: list[float] = []  # of episodes since the last result
         self._lengths: list[int] = []
         self._action_rng = stream(self.config.seed, "single actions")
+        self._last_result: Result | None = None
+        self.run: Run | None = None
+        if run is not None:
+            self._record(run)
+
+    def _record(self, run: str | Mapping[str, Any]) -> None:
+        from outplay.algorithms import recording  # it needs this module
+
+        self.run = recording.new_run(self, run)
+
+    def __repr__(self) -> str:
+        """<PPO on CartPole-v1: iteration 3, 6,144 steps, return 45.2>."""
+        returns = f", return {self.episodes.metrics()['episode_return_mean']:.1f}" if self.episodes.returns else ""
+        progress = f"iteration {self.iteration}, {self.timesteps:,} steps{returns}"
+        return f"<{type(self).__name__} on {self.env_spec.name}: {progress}>"
 
     @property
     def num_workers(self) -> int:
@@ -159,17 +196,51 @@ class Algorithm:
             return self.policy.random_weights(self._version)
         return self.policy.snapshot(self._version, self.learner.updates, everything)
 
-    # One iteration.
+    # Training.
 
-    def train(self) -> dict[str, Any]:
+    def learn(
+        self,
+        total_timesteps: int | None = None,
+        stop: Mapping[str, float] | None = None,
+        callbacks: Callback | str | Iterable[Callback | str] = (),
+        progress: bool = False,
+    ) -> Self:
+        """Train for `total_timesteps` more steps, or until a condition of `stop` is reached: whichever comes first.
+
+        `stop` has the keys of experiment files: {"episode_return_mean": 475}. `callbacks` are objects or import paths.
+        `progress` shows a progress bar, in terminals and notebooks. The next call continues exactly. Iterations are not
+        split, so the last one may exceed `total_timesteps`.
+
+        >>> trainer = PPO("CartPole-v1", lr=1e-3).learn(100_000, stop={"episode_return_mean": 475}, progress=True)
+        >>> trainer.last_result["episode_return_mean"]
+        475.8
+        """
+        from outplay.algorithms import recording
+
+        recording.learn(self, total_timesteps, stop, callbacks, progress)
+        return self
+
+    def train(self) -> Result:
         """Run one iteration: collect a batch and learn from it. Returns metrics.
 
         An iteration is atomic. After a failure (Ctrl-C, an environment that raises, a gradient that is not finite) it
-        is rolled back, and the next `train()` repeats it.
+        is rolled back, and the next `train()` repeats it. With a run, the iteration is recorded.
         """
-        return atomically(self, f"iteration {self.iteration + 1}", self._train)
+        return self.training_step() if self.run is None else self.run.step()
 
-    def _train(self) -> dict[str, Any]:
+    @property
+    def last_result(self) -> Result:
+        """The result of the last iteration. Raises RunError if none was trained since this object was made."""
+        if self._last_result is None:
+            raise RunError("there is no result yet: call learn() or train() first")
+        return self._last_result
+
+    def training_step(self) -> Result:
+        """The iteration itself, without the run: `Run.step` calls it."""
+        self._last_result = atomically(self, f"iteration {self.iteration + 1}", self._train)
+        return self._last_result
+
+    def _train(self) -> Result:
         started, steps_before, seconds_before = time.perf_counter(), self.timesteps, self.seconds
         if self.config.normalize_observations and not self.learner.is_normaliser_fitted:
             iteration.fit_normalisers(self)
@@ -181,10 +252,10 @@ class Algorithm:
         self.seconds = seconds_before + seconds
         returns, self._returns = self._returns, []
         lengths, self._lengths = self._lengths, []
-        result = {
+        result: Result = {
             "training_iteration": self.iteration,
             "timesteps_total": self.timesteps,
-            **self.episodes.metrics(),
+            **self.episodes.metrics(),  # type: ignore[typeddict-item] # mypy: it might hold the optional "evaluation"
             "episodes_this_iter": len(returns),
             "episode_returns": returns,
             "episode_lengths": lengths,
@@ -193,8 +264,9 @@ class Algorithm:
             "env_steps_per_s": (self.timesteps - steps_before) / seconds,
             "learner": metrics,
             "stages_s": self.timers.take(),
-            **({} if evaluation is None else {"evaluation": evaluation}),
         }
+        if evaluation is not None:
+            result["evaluation"] = evaluation
         self._update_task(result)
         return result
 
@@ -240,7 +312,7 @@ class Algorithm:
         assert isinstance(self.config.learner_threads, int)
         return torch_threads(self.config.learner_threads)
 
-    def _update_task(self, result: dict[str, Any]) -> None:
+    def _update_task(self, result: Result) -> None:
         """Curriculum: set the task that `env_task_fn` returns. None keeps the present task."""
         if self.config.env_task_fn is None:
             return
@@ -259,11 +331,13 @@ class Algorithm:
         interval = self.config.evaluation_interval
         return self.evaluate() if interval and self.iteration % interval == 0 else None
 
-    def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, Any]:
+    def evaluate(self, checkpoint: str | Path | None = None, *, episodes: int | None = None) -> dict[str, Any]:
         """Evaluate the policy, or that of a checkpoint, on seeds that training does not use. Returns metrics.
 
-        `evaluation_duration` sets the length. Actions are greedy unless `evaluation_explore` is set.
+        `episodes` is the number of episodes; otherwise `evaluation_duration` sets the length. Actions are greedy unless
+        `evaluation_explore` is set.
         """
+        duration, unit = setup.evaluation_length(self.config, checkpoint, episodes)
         self._drain()
         policy = self.policy
         if checkpoint is not None:
@@ -279,8 +353,8 @@ class Algorithm:
             return self._evaluator.evaluate(
                 policy.snapshot(self._evaluator.next_version()),
                 self.iteration,
-                self.config.evaluation_duration,
-                self.config.evaluation_duration_unit,
+                duration,
+                unit,
                 self.config.evaluation_explore,
                 self.task,
                 self.longest_evaluation_episode,
@@ -319,12 +393,42 @@ class Algorithm:
     def compute_actions(
         self, observations: Mapping[Any, Any], explore: bool | None = None, masks: Mapping[Any, Any] | None = None
     ) -> dict[Any, Any]:
-        """Actions for a batch of observations, by name.
+        """Actions for a batch of observations, by name. For an array of observations, see `predict`.
 
         >>> trainer.compute_actions({"left": obs1, "right": obs2})
         {'left': 0, 'right': 1}
         """
+        if not isinstance(observations, Mapping):
+            raise ConfigError(
+                "compute_actions() takes observations by name, as {'a': observation, …}; for an array of observations, "
+                "use predict(array), and for one observation compute_single_action(observation)"
+            )
         return self._act(observations, None, masks, explore)[0] if observations else {}
+
+    def predict(
+        self,
+        observation: Any,
+        state: Mapping[str, np.ndarray] | None = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
+    ) -> tuple[Any, dict[str, np.ndarray] | None]:
+        """(actions, next state) for one observation or a batch, as in Stable-Baselines3.
+
+        observation    one, or a batch with one more axis in front, as Gymnasium's vectors return it
+        state          of a recurrent policy: the state that the last call returned; None at the start of an episode
+        episode_start  where it is true, the state is reset: one boolean per observation
+        deterministic  the most likely actions, instead of exploring
+        action_masks   `action_masks()` of the environment: one, or one per observation
+
+        The next state is None if the policy has none.
+
+        >>> action, state = trainer.predict(observation, deterministic=True)
+        >>> actions, state = trainer.predict(batch, state, episode_start=terminated | truncated)
+        """
+        return acting.predict(
+            self.policy, self._action_rng, observation, state, episode_start, deterministic, action_masks
+        )
 
     def _act(
         self,
@@ -343,7 +447,9 @@ class Algorithm:
     # Saving.
 
     def save(self, folder: str | Path | None = None) -> str:
-        """Write a checkpoint into `folder`, by default under ~/outplay_results. Returns its path."""
+        """Write a checkpoint into `folder`, by default the run's, or one under ~/outplay_results. Returns its path."""
+        if folder is None and self.run is not None:
+            return str(self.run.save())
         parent = Path(folder) if folder is not None else self._default_folder()
         self._drain()
         known = self._saved_segments.present()
@@ -361,8 +467,14 @@ class Algorithm:
         return self._folder / "checkpoints"
 
     def restore(self, checkpoint: str | Path) -> None:
-        """Restore a checkpoint of the same algorithm and spaces. If it does not fit, nothing changes."""
+        """Restore a checkpoint of the same algorithm and spaces. If it does not fit, nothing changes.
+
+        With a run, the next iteration removes the metrics and checkpoints of the iterations after it.
+        """
         use_checkpoint(checkpoint, self._restore)
+        self._last_result = None
+        if self.run is not None:
+            self.run.rewind()
 
     def _restore(self, folder: Path) -> None:
         saved = read_checkpoint(folder)
@@ -385,39 +497,28 @@ class Algorithm:
     def _clone_from(self, checkpoint: str | Path) -> None:
         counters = {name: getattr(self, name) for name in ("iteration", "timesteps", "seconds", "_returns", "_lengths")}
         total = self.episodes.total
-        self.restore(checkpoint)
+        use_checkpoint(checkpoint, self._restore)
         for name, value in counters.items():
             setattr(self, name, value)
         self.episodes.total = total
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: str | Path, env: Any = None, config: Mapping[str, Any] | None = None, trust: bool = False
+        cls,
+        checkpoint: str | Path,
+        env: Any = None,
+        config: Mapping[str, Any] | None = None,
+        trust: bool = False,
+        run: str | Mapping[str, Any] | None = None,
     ) -> Self:
-        """Make an algorithm from a checkpoint. `config` overrides its settings.
+        """Make an algorithm from a checkpoint. `config` overrides its settings. `run`: record a new run.
 
         An import path in the checkpoint is not imported unless it is repeated in `env`, or `trust` is true. Folders
         that the checkpoint names are searched for the module only with `trust`.
         """
-        return use_checkpoint(checkpoint, lambda folder: cls._from_folder(folder, env, config, trust))
-
-    @classmethod
-    def _from_folder(cls, folder: Path, env: Any, config: Mapping[str, Any] | None, trust: bool) -> Self:
-        state = read_state(folder)
-        if "Config" not in vars(cls):  # Algorithm.from_checkpoint(): the checkpoint names the class
-            from outplay.algorithms import find_algorithm
-
-            cls = find_algorithm(state["algorithm"])  # type: ignore[assignment]
-        saving.check_algorithm(cls.__name__, state)
-        check_trust(state["env"], env, trust, f"checkpoint {folder}", "give env= again, or trust=True")
-        settings = {**state["config"], **(config or {}), "env": None}
-        folders = map(Path, state["env_folders"] if trust else [])
-        trainer = cls(env=state["env"] if env is None else env, config=settings, folders=folders, resuming=True)
-        try:
-            trainer.restore(folder)
-        except BaseException:
-            trainer.stop()
-            raise
+        trainer = use_checkpoint(checkpoint, lambda folder: saving.from_folder(cls, folder, env, config, trust))
+        if run is not None:
+            trainer._record(run)
         return trainer
 
     def load_weights(self, checkpoint: str | Path) -> None:
@@ -427,7 +528,17 @@ class Algorithm:
         atomically(self, "loading weights", lambda: saving.restore_weights(self, saved))
 
     def stop(self) -> None:
-        """Close the environments and stop the workers. A later `train()` restores them and continues."""
+        """Close the environments and stop the workers. A later `train()` restores them and continues.
+
+        A run is paused: it is saved, and another process may resume it.
+        """
+        if self.run is None:
+            self.stop_workers()
+        else:
+            self.run.pause()
+
+    def stop_workers(self) -> None:
+        """Close the environments and stop the workers, without the run."""
         try:
             self._drain()
         finally:
@@ -445,6 +556,9 @@ class Algorithm:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        if self.run is not None:
+            self.run.__exit__(kind)
+            return
         if kind is not None:
             self.abandon()
         self.stop()

@@ -137,7 +137,7 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         self.policy.exploration = {"epsilon": 0.0 if self.config.noisy else epsilon}
 
 
-class DQN(Algorithm):
+class DQN(Algorithm[DQNConfig]):
     """Deep Q-learning.
 
     >>> with DQN(env="CartPole-v1", config={"n_step": 3, "prioritized_replay": True}) as trainer:
@@ -149,5 +149,4 @@ class DQN(Algorithm):
     policy_class = QPolicy
     with_value = False
 
-    config: DQNConfig
     learner: DQNLearner

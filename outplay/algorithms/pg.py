@@ -95,7 +95,7 @@ class PGLearner(OnPolicyLearner[PGConfig]):
         return loss, self.distribution.entropy(params.detach()).sum()
 
 
-class PG(Algorithm):
+class PG(Algorithm[PGConfig]):
     """REINFORCE.
 
     >>> with PG(env="CartPole-v1") as trainer:

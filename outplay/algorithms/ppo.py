@@ -179,7 +179,7 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
         return super().load(state, tensors, segments)
 
 
-class PPO(Algorithm):
+class PPO(Algorithm[PPOConfig]):
     """Proximal policy optimisation.
 
     >>> with PPO(env="CartPole-v1", config={"num_workers": 2, "lr": 1e-3}) as trainer:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 
 import outplay
 from outplay import spaces
-from outplay.envs import GroupState, import_path
+from outplay.envs import GroupState, check_trust, import_path
 from outplay.envs.group import LONGEST_REPLAY
 from outplay.errors import CheckpointError
 from outplay.policies import Policy, QPolicy
-from outplay.runs.checkpoint import Checkpoint
+from outplay.runs.checkpoint import Checkpoint, read_state
 from outplay.schema import check_array
 
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
 
 log = logging.getLogger("outplay")
+
+A = TypeVar("A", bound="Algorithm")
 
 # Settings that EnvGroups depend on: the state of an EnvGroup can be restored only if these are equal.
 _GROUP_SETTINGS = (
@@ -34,6 +37,26 @@ _GROUP_SETTINGS = (
     "fire_on_reset",
     "batch_mode",
 )
+
+
+def from_folder(cls: type[A], folder: Path, env: Any, config: Mapping[str, Any] | None, trust: bool) -> A:
+    """Make an algorithm from a checkpoint folder: see `Algorithm.from_checkpoint`."""
+    state = read_state(folder)
+    if "Config" not in vars(cls):  # Algorithm.from_checkpoint(): the checkpoint names the class
+        from outplay.algorithms import find_algorithm
+
+        cls = find_algorithm(state["algorithm"])  # type: ignore[assignment]
+    check_algorithm(cls.__name__, state)
+    check_trust(state["env"], env, trust, f"checkpoint {folder}", "give env= again, or trust=True")
+    settings = {**state["config"], **(config or {}), "env": None}
+    folders = map(Path, state["env_folders"] if trust else [])
+    trainer = cls(env=state["env"] if env is None else env, config=settings, folders=folders, resuming=True)
+    try:
+        trainer.restore(folder)
+    except BaseException:
+        trainer.stop()
+        raise
+    return trainer
 
 
 def make_checkpoint(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoint:

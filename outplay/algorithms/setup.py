@@ -16,14 +16,16 @@ log = logging.getLogger("outplay")
 
 
 def env_and_settings(
-    algorithm: str, env: Any, config: Mapping[str, Any] | AlgorithmConfig | None
+    algorithm: str, env: Any, config: Mapping[str, Any] | AlgorithmConfig | None, keywords: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """The environment, which `env` or `config` names, and the other settings."""
+    """The environment, which `env` or `config` names, and the other settings. `keywords` override `config`."""
     if isinstance(config, AlgorithmConfig):
         config = {name: getattr(config, name) for name in config.model_fields_set}
     if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"config: settings (key: value) are needed, not {config!r}")
-    settings = dict(config or {})
+        hint = f"; the environment is the first argument, as in {algorithm}({config!r}, lr=…)" * isinstance(config, str)
+        raise ConfigError(f"config: settings (key: value) are needed, not {config!r}{hint}")
+    settings = {key: value for key, value in (config or {}).items() if key not in keywords}
+    settings |= keywords  # last: if a setting has two names, the later one counts
     other = settings.pop("env", None)
     if env is not None and other is not None and env_name(env) != env_name(other):
         raise ConfigError(f"two environments are named: env is {env!r}, and env in config is {other!r}")
@@ -31,6 +33,20 @@ def env_and_settings(
     if env is None:
         raise ConfigError(f"{algorithm} needs an environment: env='CartPole-v1', a class, an import path")
     return env, settings
+
+
+def evaluation_length(config: AlgorithmConfig, checkpoint: Any, episodes: Any) -> tuple[int, str]:
+    """(duration, unit) of an evaluation. Raises ConfigError if the arguments of `evaluate` are wrong."""
+    if isinstance(checkpoint, int):
+        raise ConfigError(
+            f"evaluate({checkpoint}): the first argument is a checkpoint; for {checkpoint} episodes, use "
+            f"evaluate(episodes={checkpoint})"
+        )
+    if episodes is None:
+        return config.evaluation_duration, config.evaluation_duration_unit
+    if not isinstance(episodes, int) or isinstance(episodes, bool) or episodes < 1:
+        raise ConfigError(f"evaluate(): episodes must be an integer of at least 1, not {episodes!r}")
+    return episodes, "episodes"
 
 
 def env_spec(name: str, factory: Any, config: AlgorithmConfig) -> EnvSpec:

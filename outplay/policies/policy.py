@@ -146,24 +146,32 @@ class Policy:
 
         `state` has one row per observation; None means the initial state. `masks` are by name, too.
         """
-        if not isinstance(observations, Mapping):
-            raise ConfigError("compute_actions() takes observations by name, as {'a': observation, …}")
         rows = spaces.empty(self.leaves, len(observations))
         for row, observation in enumerate(observations.values()):
             spaces.write(observation, self.leaves, rows, row, "this is")
-        for leaf, values in zip(self.leaves, rows, strict=True):
-            if (wrong := spaces.invalid_value(leaf, values)) is not None:
-                raise EnvError(f"this is an {spaces.element(leaf, wrong[0][1:])} that {wrong[1]}")
-        state = self._checked_state(state, len(observations))
         mask = None if masks is None else self._checked_masks(masks, list(observations))
-        actions, next_state, extras = self.act(rows, state, mask, explore, rng)
-        in_env = self.to_env(actions)
+        in_env, next_state, extras = self.act_on_rows(rows, state, mask, explore, rng)
         # Scalars become Python numbers; arrays stay arrays.
         plain = {
             name: in_env[row].item() if in_env.ndim == 1 else spaces.nested_action(self.action_space, in_env[row])
             for row, name in enumerate(observations)
         }
         return plain, next_state, extras
+
+    def act_on_rows(
+        self,
+        rows: Leaves,
+        state: Mapping[str, Array] | None,
+        mask: Array | None,
+        explore: bool,
+        rng: np.random.Generator,
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        """As `act`, for a user's observations and state, which are checked. The actions are the environment's."""
+        for leaf, values in zip(self.leaves, rows, strict=True):
+            if (wrong := spaces.invalid_value(leaf, values)) is not None:
+                raise EnvError(f"this is an {spaces.element(leaf, wrong[0][1:])} that {wrong[1]}")
+        actions, next_state, extras = self.act(rows, self._checked_state(state, len(rows[0])), mask, explore, rng)
+        return self.to_env(actions), next_state, extras
 
     def _checked_state(self, state: Mapping[str, Any] | None, lanes: int) -> dict[str, Array]:
         """Check a recurrent state given by the user. None means the initial state."""

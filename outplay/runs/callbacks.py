@@ -5,14 +5,16 @@ from __future__ import annotations
 import numbers
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from outplay import registry
 from outplay.errors import CallbackError, CheckpointError, ConfigError, nearest, shortened
 from outplay.imports import import_for
+from outplay.metrics import Result
 
 if TYPE_CHECKING:
     from outplay.runs.run import Run
@@ -46,7 +48,7 @@ class Callback:
         """After an iteration, for each episode that ended in it."""
 
     def on_result(self, run: Run, result: dict[str, Any]) -> None:
-        """After each iteration. Numbers added to `result` are recorded as metrics."""
+        """After each iteration. `result` is an `outplay.Result`; numbers added to it are recorded as metrics."""
 
     def on_evaluation(self, run: Run, evaluation: dict[str, Any]) -> None:
         """After each evaluation, before `on_result`. Numbers added to `evaluation` are recorded as metrics."""
@@ -134,15 +136,27 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = list(callbacks)
-        self._has_started = False
+        self._started: list[Callback] = []
         self._restarts: list[int] = []  # per worker, at the last call
 
-    def start(self, run: Run) -> None:
-        if not self._has_started:
-            self._has_started = True
-            self._call("on_train_start", run)
+    @contextmanager
+    def also(self, callbacks: Sequence[Callback]) -> Iterator[None]:
+        """Call these callbacks too within the block."""
+        before, self._callbacks = self._callbacks, [*self._callbacks, *callbacks]
+        try:
+            yield
+        finally:
+            self._callbacks = before
 
-    def after_iteration(self, run: Run, result: dict[str, Any]) -> None:
+    def start(self, run: Run) -> None:
+        """Call on_train_start of the callbacks that have not started."""
+        if not self._started:
+            self._restarts = run.algorithm.worker_restarts
+        new = [callback for callback in self._callbacks if not any(callback is one for one in self._started)]
+        self._started += new
+        self._call("on_train_start", run, of=new)
+
+    def after_iteration(self, run: Run, result: Result) -> None:
         """Call the methods of an iteration, in this order: replaced workers, episodes, evaluation, result."""
         for worker in self._newly_replaced(run.algorithm.worker_restarts):
             self._call("on_worker_replaced", run, worker)
@@ -150,15 +164,14 @@ class Callbacks:
             self._call("on_episode_end", run, Episode(episode_return, length))
         if "evaluation" in result:
             self._call("on_evaluation", run, result["evaluation"])
-        self._call("on_result", run, result)
+        self._call("on_result", run, cast("dict[str, Any]", result))  # with metrics of their own, it is any dict
 
     def after_checkpoint(self, run: Run, path: Path) -> None:
         self._call("on_checkpoint", run, path)
 
     def end(self, run: Run, reason: str) -> None:
-        if self._has_started:
-            self._has_started = False
-            self._call("on_train_end", run, reason)
+        started, self._started = self._started, []
+        self._call("on_train_end", run, reason, of=started)
 
     def _newly_replaced(self, restarts: list[int]) -> list[int]:
         """The workers that were replaced since the last call; a worker is listed once per replacement."""
@@ -168,9 +181,9 @@ class Callbacks:
         new = [now - then if now >= then else now for now, then in zip(restarts, before, strict=False)]
         return [worker for worker, times in enumerate(new) for _ in range(times)]
 
-    def _call(self, method: str, run: Run, *arguments: Any) -> None:
+    def _call(self, method: str, run: Run, *arguments: Any, of: Sequence[Callback] | None = None) -> None:
         metrics = next((argument for argument in arguments if isinstance(argument, dict)), {})
-        for callback in self._callbacks:
+        for callback in self._callbacks if of is None else of:
             keys, lists = set(metrics), {id(value) for value in metrics.values() if isinstance(value, list)}
             where = f"callback {name_of(callback)}: {method}"
             try:

@@ -23,7 +23,7 @@ import yaml
 from outplay.errors import CheckpointError, ConfigError, RunError, nearest
 from outplay.files import overwrite_file, remove, replace_file, writing
 from outplay.parsing import MAX_YAML_BYTES, parse_json
-from outplay.runs.history import Metrics, Position, Result, as_json, read_metrics, read_until
+from outplay.runs.history import Metrics, Position, Record, as_json, read_metrics, read_until
 from outplay.runs.lock import FolderLock, is_locked
 from outplay.runs.results import as_path, new_run_folder, runs_by_name
 
@@ -158,11 +158,11 @@ class RunFolder:
         """The results since a position (the `end` of an earlier call), or all results."""
         return read_metrics(self.path / "metrics.jsonl", since)
 
-    def results_until(self, iteration: int) -> tuple[list[Result], list[int]]:
+    def results_until(self, iteration: int) -> tuple[list[Record], list[int]]:
         """The results up to an iteration, and the line numbers of damaged lines of metrics.jsonl."""
         return read_until(self.path / "metrics.jsonl", iteration)
 
-    def open_sinks(self, loggers: Sequence[str], kept: list[Result], timesteps: int) -> list[Sink]:
+    def open_sinks(self, loggers: Sequence[str], kept: list[Record], timesteps: int) -> list[Sink]:
         """Open metrics.jsonl and the sinks in `loggers`. Files are rewritten to contain the results `kept`."""
         from outplay.runs.sinks import Csv, JsonLines, TensorBoard
 

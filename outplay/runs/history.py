@@ -7,18 +7,19 @@ import json
 import math
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from outplay.errors import RunError
 
-Result = dict[str, Any]
+Record = dict[str, Any]  # a result as metrics.jsonl has it: null for NaN, and the metrics of callbacks
 
 _TAIL = 4096  # bytes before a position whose hash identifies the file
 
 
-def as_json(result: Result) -> str:
+def as_json(result: Mapping[str, Any]) -> str:
     """A result as one line of JSON. NaN and infinity become null, since JSON has neither."""
     return json.dumps(_finite(result), separators=(",", ":"))
 
@@ -31,13 +32,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def flattened(result: Result, prefix: str = "") -> Result:
+def flattened(result: Mapping[str, Any], prefix: str = "") -> Record:
     """Nested metrics as a flat dict with keys like learner/kl. Lists are omitted.
 
     >>> flattened({"a": 1, "learner": {"kl": 0.1}, "episode_returns": [1.0, 2.0]})
     {'a': 1, 'learner/kl': 0.1}
     """
-    flat: Result = {}
+    flat: Record = {}
     for key, value in result.items():
         if isinstance(value, dict):
             flat.update(flattened(value, f"{prefix}{key}/"))
@@ -60,7 +61,7 @@ class Position:
 class Metrics:
     """Results that were read from metrics.jsonl."""
 
-    results: list[Result]
+    results: list[Record]
     damaged: list[int]  # line numbers of damaged lines, which are skipped
     end: Position  # for the next call: metrics(since=end)
     rewritten: bool = False  # the file was replaced: these results replace all results that were read before
@@ -95,7 +96,7 @@ def read_metrics(path: Path, since: Position | None = None) -> Metrics:
     return Metrics(results, damaged, end, not is_same, unfinished)
 
 
-def read_until(path: Path, iteration: int) -> tuple[list[Result], list[int]]:
+def read_until(path: Path, iteration: int) -> tuple[list[Record], list[int]]:
     """All results up to an iteration, and the line numbers of damaged lines. The last line may lack its newline."""
     metrics = read_metrics(path)
     last, last_damaged = _parsed([metrics.unfinished], metrics.end.lines)
@@ -113,7 +114,7 @@ def _tail(file: IO[bytes], offset: int) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest() if len(data) == length else ""
 
 
-def _parsed(lines: list[bytes], before: int) -> tuple[list[Result], list[int]]:
+def _parsed(lines: list[bytes], before: int) -> tuple[list[Record], list[int]]:
     """The results of these lines, and the line numbers of damaged lines. Empty lines are skipped."""
     parsed = [(number, _result(line)) for number, line in enumerate(lines, before + 1) if line]
     return [result for _, result in parsed if result is not None], [
@@ -121,7 +122,7 @@ def _parsed(lines: list[bytes], before: int) -> tuple[list[Result], list[int]]:
     ]
 
 
-def _result(line: bytes) -> Result | None:
+def _result(line: bytes) -> Record | None:
     """Parse the result of a line. None if the line is damaged: no JSON, or without the iteration and the return."""
     try:
         result = json.loads(line.decode())

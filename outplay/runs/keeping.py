@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from outplay.runs.checkpoint import iteration_of
 from outplay.runs.experiments import Experiment
 from outplay.runs.folder import RunFolder
-from outplay.runs.history import Result
+from outplay.runs.history import Record
 
 _MAX_SAVING_FRACTION = 0.05  # of a run's time, for checkpoint_every_s
 
@@ -24,7 +26,7 @@ class CheckpointPolicy:
         self._due = math.inf  # time.monotonic() of the next checkpoint by time
         self._best: tuple[float, int] | None = None  # (return, iteration)
 
-    def start(self, results: list[Result]) -> None:
+    def start(self, results: list[Record]) -> None:
         """Start the timer. `results` are those of all iterations so far."""
         saved = set(map(iteration_of, self._folder.checkpoints()))
         scored = [(r["episode_return_mean"], r["training_iteration"]) for r in results]
@@ -40,7 +42,7 @@ class CheckpointPolicy:
         is_time = time.monotonic() >= self._due
         return is_time or bool(self._frequency and iteration % self._frequency == 0)
 
-    def score(self, result: Result) -> None:
+    def score(self, result: Mapping[str, Any]) -> None:
         """Record the return of an iteration whose checkpoint is written next."""
         value = result["episode_return_mean"]
         if not math.isnan(value) and (self._best is None or value >= self._best[0]):

@@ -13,6 +13,7 @@ from outplay.errors import CheckpointError, ConfigError
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
 from outplay.runs.checkpoint import NoCheckpointError, find_checkpoint
 from outplay.runs.experiments import Experiment, nested
+from outplay.runs.experiments import experiment as checked_experiment
 from outplay.runs.finding import find_run
 from outplay.runs.folder import RunFolder
 from outplay.runs.results import as_path, runs_by_name
@@ -36,10 +37,58 @@ def make_algorithm(experiment: Experiment, folders: Iterable[Path] = (), resumin
     algorithm = find_algorithm(experiment.run)(
         env=experiment.env, config=experiment.config, folders=search, resuming=resuming
     )
-    if any(name.startswith("evaluation/") for name in experiment.stop) and not algorithm.config.evaluation_interval:
+    try:
+        _check_stop(experiment, algorithm)
+    except ConfigError:
         algorithm.stop()
-        raise ConfigError("stop: a condition on evaluation/… needs evaluation_interval; otherwise it is never reached")
+        raise
     return algorithm
+
+
+def _check_stop(experiment: Experiment, algorithm: Algorithm) -> None:
+    if any(name.startswith("evaluation/") for name in experiment.stop) and not algorithm.config.evaluation_interval:
+        raise ConfigError("stop: a condition on evaluation/… needs evaluation_interval; otherwise it is never reached")
+
+
+def with_stop(experiment: Experiment, algorithm: Algorithm, stop: Mapping[str, float], where: str) -> Experiment:
+    """The experiment with other stop conditions. `where` begins error messages."""
+    if not isinstance(stop, Mapping):
+        raise ConfigError(f"{where}: stop must be conditions {{metric: value}}, not {stop!r}")
+    changed = checked_experiment({**experiment.model_dump(), "stop": dict(stop)}, where)
+    _check_stop(changed, algorithm)
+    return changed
+
+
+_OF_THE_TRAINER = ("env", "run", "config", "import_from")
+
+
+def experiment_of(
+    algorithm: Algorithm, env: Any, settings: str | Mapping[str, Any]
+) -> tuple[Experiment, list[Callback]]:
+    """The experiment and the callbacks of an algorithm that was made in Python: see `Run.record`."""
+    if isinstance(settings, str):
+        settings = {"name": settings}
+    if not isinstance(settings, Mapping):
+        raise ConfigError(
+            f"run: a name or settings of the run ({{'name': …, 'loggers': …}}) are needed, not {settings!r}"
+        )
+    if taken := [key for key in _OF_THE_TRAINER if key in settings]:
+        raise ConfigError(f"run: {taken[0]} is an argument of the trainer itself, not of its run")
+    callbacks = settings.get("callbacks", [])
+    objects = [callback for callback in callbacks if not isinstance(callback, str)]
+    config = {key: value for key, value in algorithm.get_config().items() if key != "env"}
+    data = {**settings, "env": env, "run": type(algorithm).__name__, "config": config}
+    data["callbacks"] = [callback for callback in callbacks if isinstance(callback, str)]
+    experiment = checked_experiment(data, "run")
+    _check_stop(experiment, algorithm)
+    return experiment, make_callbacks(experiment.callbacks, objects, module_folders(experiment, algorithm.env_folders))
+
+
+def callbacks_of(experiment: Experiment, callbacks: Sequence[Callback | str]) -> list[Callback]:
+    """Callbacks from objects and import paths."""
+    objects = [callback for callback in callbacks if not isinstance(callback, str)]
+    paths = [callback for callback in callbacks if isinstance(callback, str)]
+    return make_callbacks(paths, objects, module_folders(experiment, ()))
 
 
 def recorded_experiment(

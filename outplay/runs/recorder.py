@@ -1,16 +1,23 @@
-"""Recorder: writes the metrics and the status of a run while it trains."""
+"""Recorders: write the config, metrics, status and checkpoints of a run while it trains."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 from outplay.algorithms import Algorithm
+from outplay.errors import RunError
+from outplay.runs.checkpoint import iteration_of
+from outplay.runs.experiments import Experiment
 from outplay.runs.folder import RunFolder
-from outplay.runs.history import Result
+from outplay.runs.history import Record
+from outplay.runs.keeping import CheckpointPolicy
+from outplay.runs.loading import recorded_settings
 from outplay.runs.sinks import Sink
 
 log = logging.getLogger("outplay")
@@ -19,31 +26,107 @@ _STATUS_INTERVAL_S = 1.0  # between two updates of status.json
 
 
 class Recorder:
-    """Writes the metrics and the status of a run. Holds the lock of the run folder while it is open."""
+    """Records nothing: for a run without a folder."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self._sinks: list[Sink] = []
-        self._status_at = 0.0
+    is_open = False
+    is_rewound = False  # the algorithm was restored, and has not been trained since
+    saved_at = -1  # the iteration of the last checkpoint
+
+    def open(self, algorithm: Algorithm) -> list[Record]:  # noqa: ARG002
+        """Start recording. Returns the results up to the algorithm's iteration, which are kept."""
+        self.is_open = True
+        return []
+
+    def close(self) -> None:
         self.is_open = False
 
-    def open(self, algorithm: Algorithm, loggers: Sequence[str]) -> list[Result]:
-        """Lock the folder and open the sinks. Returns the results up to the algorithm's iteration, which are kept."""
+    def rewind(self) -> None:
+        """The algorithm was restored. When it trains again, metrics and checkpoints of later iterations are removed."""
+
+    def take_requests(self) -> set[str]:
+        """The requests to the run since the last call."""
+        return set()
+
+    def write_config(self, experiment: Experiment, algorithm: Algorithm) -> None: ...
+
+    def write(self, result: Mapping[str, Any]) -> None: ...
+
+    def write_status(
+        self, state: str, algorithm: Algorithm, last: Record, progress: float, error: str = ""
+    ) -> None: ...
+
+    @property
+    def is_status_due(self) -> bool:
+        return False
+
+    def is_checkpoint_due(self, result: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return False
+
+    def save(self, algorithm: Algorithm, score: Mapping[str, Any] | None = None) -> Path | None:  # noqa: ARG002
+        """Write a checkpoint, unless this iteration has one. Returns its path if it was written.
+
+        `score` is the result of the iteration: its return decides whether the checkpoint is the best one.
+        """
+        return None
+
+
+class FolderRecorder(Recorder):
+    """Records in a run folder. Holds the lock of the folder while it is open."""
+
+    def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
+        self._folder = folder
+        self._loggers = experiment.loggers
+        self._keeping = CheckpointPolicy(experiment, folder)
+        self._sinks: list[Sink] = []
+        self._status_at = 0.0
+
+    def open(self, algorithm: Algorithm) -> list[Record]:
+        """Lock the folder and open the sinks."""
         self._folder.lock()
         self.is_open = True
+        self._remove_later(algorithm)
         kept, damaged = self._folder.results_until(algorithm.iteration)
         if damaged:
             lines = "1 damaged line was" if len(damaged) == 1 else f"{len(damaged)} damaged lines were"
             numbers = ", ".join(map(str, damaged[:10])) + (", …" if len(damaged) > 10 else "")
             log.warning("metrics.jsonl: %s dropped (line %s)", lines, numbers)
-        self._sinks = self._folder.open_sinks(loggers, kept, algorithm.timesteps)
+        self._sinks = self._folder.open_sinks(self._loggers, kept, algorithm.timesteps)
+        self._keeping.start(kept)
         return kept
 
-    def write(self, result: Result) -> None:
+    def close(self) -> None:
+        """Close the sinks and unlock the folder."""
+        sinks, self._sinks, self.is_open = self._sinks, [], False
+        try:
+            for sink in sinks:
+                sink.close()
+        finally:
+            self._folder.unlock()
+
+    def rewind(self) -> None:
+        self.close()
+        self.saved_at, self.is_rewound = -1, True
+
+    def _remove_later(self, algorithm: Algorithm) -> None:
+        """After a rewind, remove the checkpoints of later iterations: the run would resume from the newest."""
+        if self.is_rewound:
+            for path in self._folder.checkpoints():
+                if iteration_of(path) > algorithm.iteration:
+                    self._folder.remove_checkpoint(path)
+            self.is_rewound = False
+
+    def take_requests(self) -> set[str]:
+        return self._folder.take_requests()
+
+    def write_config(self, experiment: Experiment, algorithm: Algorithm) -> None:
+        with self._folder.locked():
+            self._folder.write_config(experiment.name, recorded_settings(experiment, algorithm))
+
+    def write(self, result: Mapping[str, Any]) -> None:
         for sink in self._sinks:
             sink.write(result)
 
-    def write_status(self, state: str, algorithm: Algorithm, last: Result, progress: float, error: str = "") -> None:
+    def write_status(self, state: str, algorithm: Algorithm, last: Record, progress: float, error: str = "") -> None:
         restarts = algorithm.worker_restarts
         self._folder.write_status(
             {
@@ -65,17 +148,26 @@ class Recorder:
     def is_status_due(self) -> bool:
         return time.monotonic() - self._status_at >= _STATUS_INTERVAL_S
 
-    def close(self) -> None:
-        """Close the sinks and unlock the folder."""
-        sinks, self._sinks, self.is_open = self._sinks, [], False
-        try:
-            for sink in sinks:
-                sink.close()
-        finally:
-            self._folder.unlock()
+    def is_checkpoint_due(self, result: Mapping[str, Any]) -> bool:
+        return self._keeping.is_due(result["training_iteration"])
+
+    def save(self, algorithm: Algorithm, score: Mapping[str, Any] | None = None) -> Path | None:
+        if score is not None:
+            self._keeping.score(score)
+        if self.saved_at == algorithm.iteration:
+            return None
+        if not self._folder.path.is_dir():  # saving would create it again, without the other files
+            raise RunError(f"the run folder {self._folder} was deleted or moved during training")
+        with self._folder.locked():
+            self._remove_later(algorithm)
+            started = time.monotonic()
+            path = Path(algorithm.save(self._folder.checkpoints_path))
+            self.saved_at = algorithm.iteration
+            self._keeping.after_saving(algorithm.iteration, time.monotonic() - started)
+        return path
 
 
-def last_result(kept: list[Result], algorithm: Algorithm) -> Result:
+def last_result(kept: list[Record], algorithm: Algorithm) -> Record:
     """The result of the algorithm's iteration. If its line is missing, a result from the algorithm's counters."""
     if kept and kept[-1]["training_iteration"] == algorithm.iteration:
         return kept[-1]

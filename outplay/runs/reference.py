@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from outplay.algorithms import find_algorithm
 from outplay.config import AlgorithmConfig, Experiment, ExplorationConfig, ModelConfig, OptimizerConfig
 from outplay.registry import algorithms
-from outplay.settings import Settings, has_setting, type_in_words
+from outplay.settings import Settings, default_in_words, has_setting, type_in_words
 from outplay.synonyms import Synonym, counterpart
 
 SHARED_GROUPS: dict[str, type[Settings]] = {
@@ -108,20 +107,11 @@ def rows(cls: type[Settings], base: type[Settings] | None = None) -> list[Row]:
     """The settings of a class; with a base, those that it adds or changes."""
     known = {} if base is None else base.model_fields
     return [
-        Row(field.alias or name, default_in_words(field), type_in_words(field), field.description or "")
+        Row(field.alias or name, _default(field), type_in_words(field), field.description or "")
         for name, field in cls.model_fields.items()
-        if name not in known or default_in_words(known[name]) != default_in_words(field)
+        if name not in known or _default(known[name]) != _default(field)
     ]
 
 
-def default_in_words(field: FieldInfo) -> str:
-    value: Any = field.default
-    if isinstance(value, Settings):
-        return _BELOW
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        value = list(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _default(field: FieldInfo) -> str:
+    return _BELOW if isinstance(field.default, Settings) else default_in_words(field)

@@ -1,4 +1,4 @@
-"""Run: an Algorithm with a run folder. `step()` is one iteration with evaluation, metrics and checkpoints."""
+"""Run: an Algorithm and its run folder. `step()` is one iteration with evaluation, metrics and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from outplay.algorithms import Algorithm
 from outplay.errors import CallbackError, OutplayError, RunError
+from outplay.metrics import Result
 from outplay.runs import loading
 from outplay.runs.callbacks import Callback, Callbacks
 from outplay.runs.checkpoint import name_of
 from outplay.runs.experiments import Experiment
 from outplay.runs.experiments import experiment as checked_experiment
 from outplay.runs.folder import RunFolder
-from outplay.runs.history import Result
-from outplay.runs.keeping import CheckpointPolicy
+from outplay.runs.history import Record
 from outplay.runs.playing import record_run
-from outplay.runs.recorder import Recorder, last_result
+from outplay.runs.recorder import FolderRecorder, Recorder, last_result
 from outplay.runs.results import results_folder
 from outplay.runs.stopping import StopConditions
 
@@ -42,21 +42,37 @@ class Run:
     """
 
     def __init__(
-        self, experiment: Experiment, algorithm: Algorithm, folder: RunFolder, callbacks: Sequence[Callback] = ()
+        self,
+        experiment: Experiment,
+        algorithm: Algorithm,
+        folder: RunFolder | None,
+        callbacks: Sequence[Callback] = (),
+        keeps_workers: bool = False,
     ) -> None:
+        """`folder`: None records nothing. `keeps_workers`: `end()` does not stop the algorithm's workers."""
         self.experiment = experiment
         self.algorithm = algorithm
-        self.folder = folder
-        self.last_result: Result = {}
+        self.last_result: Record = {}
         self.resumed_from: int | None = None
         self.stop_reason = ""
         self.video: Path | None = None
         self._callbacks = Callbacks(callbacks)
         self._stopping = StopConditions(experiment)
-        self._keeping = CheckpointPolicy(experiment, folder)
-        self._recorder = Recorder(folder)
+        self._folder = folder
+        self._recorder = Recorder() if folder is None else FolderRecorder(folder, experiment)
+        self._keeps_workers = keeps_workers
         self._stop_requested = ""
-        self._saved_at = -1
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run folder. Raises RunError if the run has none, as in `learn()` of a trainer without a run."""
+        if self._folder is None:
+            raise RunError(f"this run has no folder; make the trainer with one: {self._trainer}(…, run='name')")
+        return self._folder
+
+    @property
+    def _trainer(self) -> str:
+        return type(self.algorithm).__name__
 
     # Creating and resuming.
 
@@ -133,20 +149,48 @@ class Run:
         self.resumed_from = 0
         if self.folder.checkpoints():
             self.algorithm.restore(self.folder.checkpoints_path)
-            self.resumed_from = self._saved_at = self.algorithm.iteration
+            self.resumed_from = self._recorder.saved_at = self.algorithm.iteration
         self.last_result = last_result(self.folder.results_until(self.algorithm.iteration)[0], self.algorithm)
 
     def _write_config(self) -> None:
-        self.folder.write_config(self.experiment.name, loading.recorded_settings(self.experiment, self.algorithm))
+        self._recorder.write_config(self.experiment, self.algorithm)
+
+    @classmethod
+    def record(cls, algorithm: Algorithm, env: Any, settings: str | Mapping[str, Any]) -> Run:
+        """A new run of an algorithm that exists already: `PPO(env, run="name")`.
+
+        `settings` is the name of the experiment, or its settings: {"name": "poles", "loggers": ["csv"]}. `env` is the
+        environment as it was given to the algorithm.
+        """
+        experiment, callbacks = loading.experiment_of(algorithm, env, settings)
+        folder = RunFolder.create(results_folder(None), experiment.name, experiment.run, algorithm.env_spec.name)
+        run = cls(experiment, algorithm, folder, callbacks, keeps_workers=True)
+        try:
+            run._write_config()
+        except BaseException:
+            with suppress(OutplayError):  # the first error is the one that matters to the user
+                folder.remove()
+            raise
+        return run
+
+    @classmethod
+    def without_folder(cls, algorithm: Algorithm, env: Any) -> Run:
+        """A run that writes nothing, for an algorithm that exists already: `learn()` of a trainer without a run."""
+        experiment, _ = loading.experiment_of(algorithm, env, {})
+        return cls(experiment, algorithm, None, keeps_workers=True)
 
     # Training.
 
-    def train(self, on_result: Callable[[Result], None] = lambda _: None) -> str:
+    def train(
+        self, on_result: Callable[[Result], None] = lambda _: None, callbacks: Sequence[Callback | str] = ()
+    ) -> str:
         """Train until a stop condition is reached. Returns the reason why training stopped.
 
-        `on_result` is called with each result, after metrics and checkpoint of the iteration are written.
+        `on_result` is called with each result, after metrics and checkpoint of the iteration are written. `callbacks`
+        are called in addition to those of the run.
         """
-        with self._handling_failures():
+        more = loading.callbacks_of(self.experiment, callbacks)
+        with self._callbacks.also(more), self._handling_failures():
             self._open()
             while not (reason := self.reason_to_stop):
                 on_result(self.step())
@@ -160,18 +204,17 @@ class Run:
         """
         with self._handling_failures():
             self._open()
-            result = self.algorithm.train()
-            requests = self.folder.take_requests()
+            result = self.algorithm.training_step()
+            requests = self._recorder.take_requests()
             if "stop" in requests:
                 self.request_stop("stopped by a request in control/")
             if "evaluate" in requests or self._stopping.needs_confirmation(result):
                 self._evaluate(result)
             self._callbacks.after_iteration(self, result)  # callbacks may add metrics
-            self.last_result = result
+            self.last_result = cast("Record", result)
             self._recorder.write(result)
-            if "checkpoint" in requests or self._keeping.is_due(self.algorithm.iteration):
-                self._keeping.score(result)
-                self.save()
+            if "checkpoint" in requests or self._recorder.is_checkpoint_due(result):
+                self._save(result)
             if self._recorder.is_status_due:
                 self._write_status("running")
         return result
@@ -186,9 +229,17 @@ class Run:
         """Whether a stop condition was reached, or a stop was requested."""
         return bool(self.reason_to_stop)
 
-    def progress(self, result: Result) -> float:
+    def progress(self, result: Mapping[str, Any]) -> float:
         """Progress towards the nearest stop condition, from 0 to 1."""
         return self._stopping.progress(result)
+
+    def set_stop(self, stop: Mapping[str, float], where: str = "Run.set_stop()") -> None:
+        """Replace the stop conditions, here and in config.yaml, and drop a request to stop."""
+        self.experiment = loading.with_stop(self.experiment, self.algorithm, stop, where)
+        self._stopping = StopConditions(self.experiment)
+        self._stop_requested = ""
+        self.last_result = self.last_result or last_result([], self.algorithm)
+        self._write_config()
 
     def request_stop(self, reason: str) -> None:
         """Stop after the current iteration, with a checkpoint. Safe to call from a signal handler or a callback."""
@@ -209,17 +260,23 @@ class Run:
     def pause(self) -> Path:
         """Save, stop the workers and unlock the folder. Returns the checkpoint. `step()` continues exactly."""
         with self._handling_failures():
-            path = self.save()
+            if not self._recorder.is_rewound:  # otherwise what the run has on disk stays as it is
+                self._save()
             if self._recorder.is_open:
                 self._write_status("paused")
             self.close()
-        return path
+        return self._checkpoint_path
 
     def reconfigure(self, settings: Mapping[str, Any]) -> None:
         """Change settings of the algorithm, for example {"lr": 1e-4, "model.fcnet_activation": "relu"}.
 
         The algorithm is rebuilt from a checkpoint of this iteration. If a setting is invalid, nothing changes.
         """
+        if self.algorithm.run is self:
+            raise RunError(
+                f"the run of a trainer cannot be reconfigured; make another trainer, with a run of its own: "
+                f"{self._trainer}.from_checkpoint(trainer.save(), config={{…}}, run='name')"
+            )
         experiment = loading.with_settings(self.experiment, self.algorithm, settings)
         with self.folder.locked():
             checkpoint = self.save()
@@ -243,27 +300,30 @@ class Run:
             source = source.save()
         with self.folder.locked():
             self.algorithm.clone_from(source.path if isinstance(source, RunFolder) else source)
-            self._saved_at = -1
+            self._recorder.saved_at = -1
             self.save()
+
+    def rewind(self) -> None:
+        """The algorithm was restored to an earlier iteration. The next step removes what was recorded after it."""
+        self._recorder.rewind()
+        self.last_result = last_result([], self.algorithm)
 
     # Saving.
 
     def save(self) -> Path:
         """Write a checkpoint of this iteration, unless it exists. Returns its path."""
-        path = self.folder.checkpoints_path / name_of(self.algorithm.iteration)
-        if self._saved_at != self.algorithm.iteration:
-            self._write_checkpoint()
-            self._callbacks.after_checkpoint(self, path)
+        path = self._checkpoint_path
+        self._save()
         return path
 
-    def _write_checkpoint(self) -> None:
-        if not self.folder.path.is_dir():  # saving would create it again, without the other files
-            raise RunError(f"the run folder {self.folder} was deleted or moved during training")
-        with self.folder.locked():
-            started = time.monotonic()
-            self.algorithm.save(self.folder.checkpoints_path)
-            self._saved_at = self.algorithm.iteration
-            self._keeping.after_saving(self.algorithm.iteration, time.monotonic() - started)
+    @property
+    def _checkpoint_path(self) -> Path:
+        return self.folder.checkpoints_path / name_of(self.algorithm.iteration)
+
+    def _save(self, score: Result | None = None) -> None:
+        path = self._recorder.save(self.algorithm, score)
+        if path is not None:
+            self._callbacks.after_checkpoint(self, path)
 
     def _write_status(self, state: str, error: str = "") -> None:
         last = self.last_result
@@ -274,29 +334,33 @@ class Run:
     def _open(self) -> None:
         """Lock the folder and open the sinks, if the run is new, resumed or was paused."""
         if not self._recorder.is_open:
-            kept = self._recorder.open(self.algorithm, self.experiment.loggers)
-            self.last_result = last_result(kept, self.algorithm)
-            self._keeping.start(kept)
+            self.last_result = last_result(self._recorder.open(self.algorithm), self.algorithm)
             self._write_status("running")
-            self._callbacks.start(self)
+        self._callbacks.start(self)
 
     def end(self, reason: str = "ended") -> None:
-        """Finish training: write the last checkpoint and the video, stop the workers. `train()` calls this."""
+        """Finish training: write the last checkpoint and the video, stop the workers. `train()` calls this.
+
+        The workers of a trainer keep running: they are stopped with the trainer.
+        """
         with self._handling_failures():
             self._open()
             self.stop_reason = reason
             if self.experiment.checkpoint_at_end or self._stop_requested:
-                self.save()
+                self._save()
             if self.experiment.video_at_end and not self._stop_requested:
                 self.video = record_run(self.folder, self.algorithm)
             self._callbacks.end(self, reason)
             self._write_status("stopped" if self._stop_requested else "finished")
-            self.close()
+            if self._keeps_workers:
+                self._recorder.close()
+            else:
+                self.close()
 
     def close(self) -> None:
         """Stop the workers and unlock the folder, without saving. See `pause()`, which saves."""
         try:
-            self.algorithm.stop()
+            self.algorithm.stop_workers()
         finally:
             self._recorder.close()
 
@@ -331,7 +395,7 @@ class Run:
         level = logging.DEBUG if isinstance(error, RunError) else logging.WARNING
         try:
             if self.algorithm.iteration > 0:
-                self.save()
+                self._save()
         except CallbackError as second:
             log.log(level, "%s", second)
         except Exception as second:  # noqa: BLE001 - the first error is the one that matters to the user

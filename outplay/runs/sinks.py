@@ -7,6 +7,7 @@ import io
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from outplay.runs.history import as_json, flattened
 class Sink(Protocol):
     """An output for results."""
 
-    def write(self, result: dict[str, Any]) -> None: ...
+    def write(self, result: Mapping[str, Any]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -30,7 +31,7 @@ class JsonLines:
         replace_file(path, "".join(as_json(result) + "\n" for result in kept))
         self._file = LogFile(path)
 
-    def write(self, result: dict[str, Any]) -> None:
+    def write(self, result: Mapping[str, Any]) -> None:
         self._file.write(f"{as_json(result)}\n".encode())
 
     def close(self) -> None:
@@ -57,7 +58,7 @@ class Csv:
         csv.DictWriter(text, self._columns, restval="").writerows(rows)
         self._file.write(text.getvalue().encode())
 
-    def write(self, result: dict[str, Any]) -> None:
+    def write(self, result: Mapping[str, Any]) -> None:
         row = flattened(result)
         self._rows.append(row)
         if new := [key for key in row if key not in self._columns]:
@@ -98,7 +99,7 @@ class TensorBoard:
             self._records(data).write(event.SerializeToString())
         self._file.write(data.getvalue())
 
-    def write(self, result: dict[str, Any]) -> None:
+    def write(self, result: Mapping[str, Any]) -> None:
         values = [
             self._summary.Value(tag=name, simple_value=value)
             for name, value in flattened(result).items()

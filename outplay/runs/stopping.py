@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from outplay.errors import ConfigError, nearest
 from outplay.runs.experiments import Experiment
-from outplay.runs.history import Result, flattened
+from outplay.runs.history import flattened
 
 log = logging.getLogger("outplay")
 
@@ -24,7 +26,7 @@ class StopConditions:
         self._confirm = experiment.confirm
         self._has_warned = False
 
-    def reason(self, last: Result) -> str:
+    def reason(self, last: Mapping[str, Any]) -> str:
         """The condition that is reached with this result; empty if the run continues."""
         metrics = flattened(last)
         for name, threshold in self._thresholds.items():
@@ -50,7 +52,7 @@ class StopConditions:
                 "reduce train_batch_size for shorter iterations", seconds, _TIME, limit,
             )  # fmt: skip
 
-    def needs_confirmation(self, last: Result) -> bool:
+    def needs_confirmation(self, last: Mapping[str, Any]) -> bool:
         """Whether an evaluation must confirm the return.
 
         Depends on the iteration, not on time, so that a resumed run stops at the same iteration.
@@ -60,7 +62,7 @@ class StopConditions:
             return False
         return bool(last[_CONFIRMED] >= threshold and "evaluation" not in last)
 
-    def progress(self, last: Result) -> float:
+    def progress(self, last: Mapping[str, Any]) -> float:
         """Progress towards the nearest stop condition, from 0 to 1."""
         metrics = flattened(last)
         fractions = [(metrics.get(name) or 0.0) / limit for name, limit in self._thresholds.items() if limit > 0]

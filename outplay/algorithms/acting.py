@@ -1,0 +1,76 @@
+"""Acting in the manner of Stable-Baselines3: `predict` for one observation or a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from outplay import spaces
+from outplay.errors import ConfigError, EnvError
+from outplay.policies import Policy
+from outplay.spaces import Leaf, Leaves
+
+_SOURCE = "this is"  # begins messages about an observation or a mask
+
+
+def predict(
+    policy: Policy,
+    rng: np.random.Generator,
+    observation: Any,
+    state: Mapping[str, np.ndarray] | None,
+    episode_start: Any,
+    deterministic: bool,
+    action_masks: Any,
+) -> tuple[Any, dict[str, np.ndarray] | None]:
+    """(actions, next state): see `Algorithm.predict`."""
+    rows, is_batch = _rows(observation, policy.leaves)
+    number = len(rows[0])
+    if state is not None and episode_start is not None:
+        state = _restarted(state, policy.initial_state(number), episode_start, number)
+    mask = None if action_masks is None else _masks(action_masks, policy, number, is_batch)
+    actions, next_state, _ = policy.act_on_rows(rows, state, mask, not deterministic, rng)
+    space = policy.action_space
+    if not is_batch:
+        return spaces.nested_action(space, actions[0]), next_state or None
+    if spaces.is_composite(space):
+        return [spaces.nested_action(space, action) for action in actions], next_state or None
+    return actions, next_state or None
+
+
+def _rows(observation: Any, of: tuple[Leaf, ...]) -> tuple[Leaves, bool]:
+    """The observations as leaves with one row each, and whether they are a batch: the shapes tell."""
+    try:
+        parts = spaces.split(observation, of)
+    except (EnvError, TypeError, ValueError):  # `write` says what is wrong
+        parts = ()
+    pairs = list(zip(parts, of, strict=False))
+    is_batch = all(part.ndim == len(leaf.shape) + 1 and part.shape[1:] == leaf.shape for part, leaf in pairs)
+    if parts and is_batch and len({len(part) for part in parts}) == 1 and len(parts[0]):
+        return parts, True
+    rows = spaces.empty(of, 1)
+    spaces.write(observation, of, rows, 0, _SOURCE)
+    return rows, False
+
+
+def _restarted(
+    state: Mapping[str, np.ndarray], initial: dict[str, np.ndarray], episode_start: Any, number: int
+) -> dict[str, np.ndarray]:
+    """The state with the initial one in the rows where an episode starts."""
+    starts = np.atleast_1d(np.asarray(episode_start, bool))
+    if starts.shape != (number,):
+        raise ConfigError(f"predict(): episode_start has shape {starts.shape}; one boolean per observation is needed")
+    restarted = {name: np.array(array) for name, array in state.items()}
+    for name, array in restarted.items():
+        if name in initial and array.shape == initial[name].shape:  # otherwise the policy refuses the state
+            array[starts] = initial[name][starts]
+    return restarted
+
+
+def _masks(masks: Any, policy: Policy, number: int, is_batch: bool) -> np.ndarray:
+    sizes = spaces.mask_sizes(policy.action_space)
+    given = masks if is_batch else [masks]
+    if len(given) != number:
+        raise ConfigError(f"predict(): {number} observations need {number} action masks, not {len(given)}")
+    return np.stack([spaces.checked_mask(mask, sizes, _SOURCE) for mask in given])
