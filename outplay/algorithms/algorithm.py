@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
-from typing_extensions import TypeVar  # with `default`, which Python has from 3.13 on
 
 from outplay.algorithms import acting, describing, iteration, saving, setup
 from outplay.algorithms.atomic import atomically
@@ -38,12 +37,17 @@ from outplay.settings import plain, validated
 from outplay.streams import stream
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultingTypeVar
+
     from outplay.runs.callbacks import Callback
     from outplay.runs.run import Run
 
-log = logging.getLogger("outplay")
+    # Python has defaults of type variables from 3.13 on.
+    C_co = DefaultingTypeVar("C_co", bound=AlgorithmConfig, covariant=True, default=AlgorithmConfig)
+else:
+    C_co = TypeVar("C_co", bound=AlgorithmConfig, covariant=True)
 
-C_co = TypeVar("C_co", bound=AlgorithmConfig, covariant=True, default=AlgorithmConfig)
+log = logging.getLogger("outplay")
 
 _ATARI_EVALUATION_FRAMES = 18_000  # 5 minutes of play
 

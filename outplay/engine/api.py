@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from outplay.engine.base import Engine, Ref
 from outplay.engine.options import Reservation, parse_bundles
@@ -15,6 +15,8 @@ from outplay.engine.remote import ActorHandle
 from outplay.errors import EngineError, nearest
 
 ENGINES = ("inline", "process", "ray")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _shutdown_at_exit() -> None:
 os.register_at_fork(after_in_child=_forget_in_forked_child)
 
 
-def put(value: Any) -> Ref:
+def put(value: T) -> Ref[T]:
     """Store an object once. Any number of calls can read it.
 
     >>> model = outplay.put(weights)
@@ -166,7 +168,11 @@ def put(value: Any) -> Ref:
     return engine().put(value)
 
 
-def get(refs: Ref | Iterable[Ref], timeout: float | None = None) -> Any:
+@overload
+def get(refs: Ref[T], timeout: float | None = None) -> T: ...
+@overload
+def get(refs: Iterable[Ref[T]], timeout: float | None = None) -> list[T]: ...
+def get(refs: Ref[Any] | Iterable[Ref[Any]], timeout: float | None = None) -> Any:
     """Wait for the objects of Refs and return them: one object for a Ref, a list of objects for several Refs.
 
     Raises `TaskError` if the remote code raised an exception, and `GetTimeoutError` after `timeout` seconds.
@@ -181,7 +187,9 @@ def get(refs: Ref | Iterable[Ref], timeout: float | None = None) -> Any:
     return _running().get(checked, timeout) if checked else []
 
 
-def wait(refs: Iterable[Ref], num_returns: int = 1, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]:
+def wait(
+    refs: Iterable[Ref[T]], num_returns: int = 1, timeout: float | None = None
+) -> tuple[list[Ref[T]], list[Ref[T]]]:
     """Wait until `num_returns` of the Refs are ready, at most `timeout` seconds. Returns (ready, others), in order."""
     _check_timeout(timeout)
     checked = _checked_refs("wait", refs)

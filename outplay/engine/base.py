@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from outplay.engine import serialize
 from outplay.engine.options import Options, Reservation
@@ -24,9 +24,19 @@ from outplay.engine.parameters import Parameters
 from outplay.engine.typed import UNKNOWN, TypedSignature
 from outplay.errors import RemoteExceptionStandIn, TaskError, TypeMismatchError, nearest
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultingTypeVar
 
-class Ref:
-    """A reference to an object in the engine's store: the future result of a call, or an object stored by `put`."""
+    T_co = DefaultingTypeVar("T_co", covariant=True, default=Any)  # Python has defaults from 3.13 on
+else:
+    T_co = TypeVar("T_co", covariant=True)
+
+
+class Ref(Generic[T_co]):
+    """A reference to an object in the engine's store: the future result of a call, or an object stored by `put`.
+
+    For type checkers, `Ref[int]` refers to an integer.
+    """
 
     __slots__ = ("__weakref__", "_type")
     _type: Any  # the type of the object, or UNKNOWN
@@ -42,10 +52,10 @@ class Ref:
     def __hash__(self) -> int:
         return hash(self.id)
 
-    def __copy__(self) -> Ref:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, _: object) -> Ref:
+    def __deepcopy__(self, _: object) -> Self:
         return self
 
     def __repr__(self) -> str:

@@ -1,10 +1,16 @@
-"""`@outplay.remote`: functions become tasks, classes become actors."""
+"""`@outplay.remote`: functions become tasks, classes become actors.
+
+Types: `f.remote(…)` takes the parameters of `f` and returns a Ref of its result. An argument may be a Ref of a value
+instead, which Python's types cannot express for any number of parameters. So type checkers accept all calls with a Ref
+among the first four arguments. The engine checks each call when it is made.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from outplay.engine.base import Callee, Method, Ref
 from outplay.engine.options import Options
@@ -12,7 +18,35 @@ from outplay.engine.parameters import Parameters, with_kinds
 from outplay.engine.typed import TypedSignature
 from outplay.errors import nearest
 
+P = ParamSpec("P")
+R = TypeVar("R")
+X_co = TypeVar("X_co", covariant=True)  # what a call returns: a Ref, or a list of them
 
+
+class _Class(Protocol[P]):
+    """A class, for type checkers: other callables have no `mro`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> object: ...
+    def mro(self) -> list[type]: ...
+
+
+class _Decorator(Protocol):
+    """`remote(…)` with options."""
+
+    @overload
+    def __call__(self, target: _Class[P], /) -> RemoteClass[P]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> RemoteFunction[P, Ref[R]]: ...
+
+
+@overload
+def remote(target: _Class[P], /) -> RemoteClass[P]: ...  # type: ignore[overload-overlap] # a class is a Callable, too
+@overload
+def remote(target: Callable[P, R], /) -> RemoteFunction[P, Ref[R]]: ...
+@overload
+def remote(*, num_returns: int, **options: Any) -> Callable[[Callable[P, Any]], RemoteFunction[P, Any]]: ...
+@overload
+def remote(**options: Any) -> _Decorator: ...
 def remote(*args: Any, **options: Any) -> Any:
     """Decorator: a function becomes a task, a class becomes an actor.
 
@@ -31,7 +65,7 @@ def remote(*args: Any, **options: Any) -> Any:
     return lambda target: _declare(target, options)
 
 
-def _declare(target: Any, options: dict[str, Any]) -> RemoteFunction | RemoteClass:
+def _declare(target: Any, options: dict[str, Any]) -> RemoteFunction[..., Any] | RemoteClass[...]:
     if isinstance(target, (RemoteFunction, RemoteClass)):
         raise TypeError(f"{target._callee.name} is already remote")
     if inspect.isclass(target):
@@ -88,7 +122,7 @@ def _one_or_all(refs: list[Ref]) -> Any:
     return refs[0] if len(refs) == 1 else refs
 
 
-class RemoteFunction:
+class RemoteFunction(Generic[P, X_co]):
     """A function that runs as a task. `f.remote(…)` returns one Ref, or a list of `num_returns` Refs, at once."""
 
     def __init__(self, callee: Callee, options: Options) -> None:
@@ -96,13 +130,28 @@ class RemoteFunction:
         self._options = options
         functools.update_wrapper(self, callee.target, updated=())
 
+    @overload
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> X_co: ...
+    @overload
+    def remote(self, a: Ref[Any], /, *args: Any, **kwargs: Any) -> X_co: ...
+    @overload
+    def remote(self, a: Any, b: Ref[Any], /, *args: Any, **kwargs: Any) -> X_co: ...
+    @overload
+    def remote(self, a: Any, b: Any, c: Ref[Any], /, *args: Any, **kwargs: Any) -> X_co: ...
+    @overload
+    def remote(self, a: Any, b: Any, c: Any, d: Ref[Any], /, *args: Any, **kwargs: Any) -> X_co: ...
     def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Start a task. An argument may be a Ref: the task gets its value."""
         from outplay.engine import api
 
         _check_call(self._callee, args, kwargs)
         return _one_or_all(api.engine().submit(self._callee, args, kwargs, self._options))
 
-    def options(self, **options: Any) -> RemoteFunction:
+    @overload
+    def options(self, *, num_returns: int, **options: Any) -> RemoteFunction[P, Any]: ...
+    @overload
+    def options(self, **options: Any) -> RemoteFunction[P, X_co]: ...
+    def options(self, **options: Any) -> RemoteFunction[P, Any]:
         """A copy of the function with other options."""
         changed = self._options.updated("function", options)
         callee = self._callee
@@ -118,7 +167,7 @@ class RemoteFunction:
         return f"<remote function {self._callee.name}>"
 
 
-class RemoteClass:
+class RemoteClass(Generic[P]):
     """A class whose instances are actors. `Player.remote(…)` returns a handle at once."""
 
     def __init__(self, callee: Callee, options: Options) -> None:
@@ -126,14 +175,25 @@ class RemoteClass:
         self._options = options
         functools.update_wrapper(self, callee.target, updated=())
 
+    @overload
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> ActorHandle: ...
+    @overload
+    def remote(self, a: Ref[Any], /, *args: Any, **kwargs: Any) -> ActorHandle: ...
+    @overload
+    def remote(self, a: Any, b: Ref[Any], /, *args: Any, **kwargs: Any) -> ActorHandle: ...
+    @overload
+    def remote(self, a: Any, b: Any, c: Ref[Any], /, *args: Any, **kwargs: Any) -> ActorHandle: ...
+    @overload
+    def remote(self, a: Any, b: Any, c: Any, d: Ref[Any], /, *args: Any, **kwargs: Any) -> ActorHandle: ...
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Start an actor. An argument may be a Ref: the constructor gets its value."""
         from outplay.engine import api
 
         _check_call(self._callee, args, kwargs)
         token = api.engine().create(self._callee, args, kwargs, self._options)
         return ActorHandle(token, self._callee.name, self._callee.methods)
 
-    def options(self, **options: Any) -> RemoteClass:
+    def options(self, **options: Any) -> RemoteClass[P]:
         """A copy of the class with other options."""
         changed = self._options.updated("class", options)
         callee = self._callee
@@ -165,7 +225,7 @@ class ActorHandle:
         self._name = name
         self._methods = methods
 
-    def __getattr__(self, name: str) -> ActorMethod:
+    def __getattr__(self, name: str) -> ActorMethod[Ref[Any]]:
         if name.startswith("__") and name != "__call__":
             raise AttributeError(name)
         if name not in self._methods:
@@ -211,7 +271,7 @@ def _rebuild_handle(token: Any, name: str, methods: list[Any]) -> ActorHandle:
     return ActorHandle(token, name, rebuilt)
 
 
-class ActorMethod:
+class ActorMethod(Generic[X_co]):
     """A method of an actor. `handle.method.remote(…)` calls it."""
 
     __slots__ = ("_handle", "_method", "_num_returns")
@@ -221,14 +281,14 @@ class ActorMethod:
         self._method = method
         self._num_returns = num_returns
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, *args: Any, **kwargs: Any) -> X_co:
         from outplay.engine import api
 
         _check_call(self._method, args, kwargs)
         refs = api.engine().call(self._handle._token, self._method, args, kwargs, self._num_returns)
-        return _one_or_all(refs)
+        return _one_or_all(refs)  # type: ignore[no-any-return]
 
-    def options(self, **options: Any) -> ActorMethod:
+    def options(self, **options: Any) -> ActorMethod[Any]:
         """A copy of the method with another number of results: `.options(num_returns=2)`."""
         num_returns = Options(num_returns=self._num_returns).updated("method", options).num_returns
         return ActorMethod(self._handle, self._method, num_returns)

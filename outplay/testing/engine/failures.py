@@ -129,7 +129,7 @@ class FailureConformance:
         with pytest.raises(AttributeError, match="give Counter a method for it"):
             Counter.remote().value = 3
         with pytest.raises(TypeError, match="takes a function or a class, not int"):
-            outplay.remote(3)
+            outplay.remote(3)  # type: ignore[call-overload]
 
     def test_a_released_reservation_takes_no_more_work(self) -> None:
         with outplay.reserve([{"num_cpus": 1}]) as group:

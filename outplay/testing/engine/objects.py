@@ -77,9 +77,9 @@ class ObjectConformance:
 
     def test_wait_and_get_refuse_what_is_not_a_ref(self) -> None:
         with pytest.raises(TypeError, match="item 1 of the list is no Ref, but of type int"):
-            outplay.get([outplay.put(1), 2])  # type: ignore[list-item]
+            outplay.get([outplay.put(1), 2])  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="takes a list of Refs, not int"):
-            outplay.get(3)  # type: ignore[arg-type]
+            outplay.get(3)  # type: ignore[call-overload]
         same = outplay.put(1)
         with pytest.raises(ValueError, match="same Ref twice"):
             outplay.wait([same, same])
