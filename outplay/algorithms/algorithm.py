@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 
-from outplay.algorithms import acting, describing, iteration, saving, setup
+from outplay.algorithms import acting, describing, evaluating, iteration, saving, setup
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
 from outplay.collect import AsyncCollector, Collector, Evaluator, SyncCollector, torch_threads
@@ -33,7 +33,7 @@ from outplay.runs.checkpoint import (
     write_checkpoint,
 )
 from outplay.runs.results import new_run_folder, results_folder
-from outplay.settings import plain, validated
+from outplay.settings import validated
 from outplay.streams import stream
 
 if TYPE_CHECKING:
@@ -50,14 +50,6 @@ else:
 log = logging.getLogger("outplay")
 
 _ATARI_EVALUATION_FRAMES = 18_000  # 5 minutes of play
-
-
-@dataclass(frozen=True)
-class Resources:
-    """CPUs and GPUs that an algorithm uses."""
-
-    cpus: int
-    gpus: int
 
 
 class Algorithm(Generic[C_co]):
@@ -155,12 +147,9 @@ class Algorithm(Generic[C_co]):
         """The number of worker processes."""
         return num_workers(self.config, self.probe)
 
-    def resources(self) -> Resources:
+    def resources(self) -> setup.Resources:
         """CPUs of the learner's threads and of all worker processes, and GPUs."""
-        assert isinstance(self.config.learner_threads, int)
-        shards = getattr(self.config, "replay_shards", 0)
-        processes = self.num_workers + self.config.evaluation_num_workers + shards
-        return Resources(cpus=self.config.learner_threads + processes, gpus=self.config.num_gpus)
+        return setup.resources(self.config, self.num_workers)
 
     @property
     def _policy_spec(self) -> PolicySpec:
@@ -241,38 +230,8 @@ class Algorithm(Generic[C_co]):
 
     def training_step(self) -> Result:
         """The iteration itself, without the run: `Run.step` calls it."""
-        self._last_result = atomically(self, f"iteration {self.iteration + 1}", self._train)
+        self._last_result = atomically(self, f"iteration {self.iteration + 1}", lambda: iteration.iterate(self))
         return self._last_result
-
-    def _train(self) -> Result:
-        started, steps_before, seconds_before = time.perf_counter(), self.timesteps, self.seconds
-        if self.config.normalize_observations and not self.learner.is_normaliser_fitted:
-            iteration.fit_normalisers(self)
-        self.learner.start_iteration()
-        metrics = iteration.asynchronous(self) if self.config.is_async else iteration.synchronous(self)
-        self.iteration += 1
-        evaluation = self._evaluation_if_due()
-        seconds = time.perf_counter() - started
-        self.seconds = seconds_before + seconds
-        returns, self._returns = self._returns, []
-        lengths, self._lengths = self._lengths, []
-        result: Result = {
-            "training_iteration": self.iteration,
-            "timesteps_total": self.timesteps,
-            **self.episodes.metrics(),  # type: ignore[typeddict-item] # mypy: it might hold the optional "evaluation"
-            "episodes_this_iter": len(returns),
-            "episode_returns": returns,
-            "episode_lengths": lengths,
-            "time_this_iter_s": seconds,
-            "time_total_s": self.seconds,
-            "env_steps_per_s": (self.timesteps - steps_before) / seconds,
-            "learner": metrics,
-            "stages_s": self.timers.take(),
-        }
-        if evaluation is not None:
-            result["evaluation"] = evaluation
-        self._update_task(result)
-        return result
 
     def count(self, fragments: list[Fragment]) -> None:
         """Count the steps and finished episodes of Fragments."""
@@ -316,24 +275,7 @@ class Algorithm(Generic[C_co]):
         assert isinstance(self.config.learner_threads, int)
         return torch_threads(self.config.learner_threads)
 
-    def _update_task(self, result: Result) -> None:
-        """Curriculum: set the task that `env_task_fn` returns. None keeps the present task."""
-        if self.config.env_task_fn is None:
-            return
-        if self._task_env is None:
-            self._task_env = self.env_spec.make()
-        env = self._task_env.unwrapped
-        if self.collector.task is not None and hasattr(env, "set_task"):
-            env.set_task(self.collector.task)
-        task = self.config.env_task_fn(result, env, self.config.env_config)
-        if task is not None:
-            self.collector.set_task(plain(task, "env_task_fn"))
-
     # Evaluation.
-
-    def _evaluation_if_due(self) -> dict[str, Any] | None:
-        interval = self.config.evaluation_interval
-        return self.evaluate() if interval and self.iteration % interval == 0 else None
 
     def evaluate(self, checkpoint: str | Path | None = None, *, episodes: int | None = None) -> dict[str, Any]:
         """Evaluate the policy, or that of a checkpoint, on seeds that training does not use. Returns metrics.
@@ -341,28 +283,7 @@ class Algorithm(Generic[C_co]):
         `episodes` is the number of episodes; otherwise `evaluation_duration` sets the length. Actions are greedy unless
         `evaluation_explore` is set.
         """
-        duration, unit = setup.evaluation_length(self.config, checkpoint, episodes)
-        self._drain()
-        policy = self.policy
-        if checkpoint is not None:
-            saved = use_checkpoint(checkpoint, read_checkpoint)
-            saving.check_fits(self, saved.state)
-            policy = self._policy_spec.make()
-            saving.load_policy(policy, saving.upgraded(saved, policy))
-        if self._evaluator is None:
-            spec = setup.rollout_spec(self.config, self.env_spec, self._policy_spec)
-            num_workers = self.config.evaluation_num_workers  # these processes have no GPU
-            self._evaluator = Evaluator(replace(spec, device="cpu") if num_workers else spec, num_workers)
-        with self.timers("evaluate"):
-            return self._evaluator.evaluate(
-                policy.snapshot(self._evaluator.next_version()),
-                self.iteration,
-                duration,
-                unit,
-                self.config.evaluation_explore,
-                self.task,
-                self.longest_evaluation_episode,
-            )
+        return evaluating.evaluate(self, checkpoint, episodes)
 
     @property
     def longest_evaluation_episode(self) -> int | None:

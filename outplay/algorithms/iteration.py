@@ -1,13 +1,16 @@
-"""One iteration of training: collect, learn. Synchronous or asynchronous, the same for all algorithms."""
+"""One iteration of training: collect, learn, evaluate. Synchronous or asynchronous, the same for all algorithms."""
 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from outplay.collect import AsyncCollector
 from outplay.config import AsyncConfig
 from outplay.fragments import Fragment, join
+from outplay.metrics import Result
+from outplay.settings import plain
 
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
@@ -15,6 +18,55 @@ if TYPE_CHECKING:
 log = logging.getLogger("outplay")
 
 _UPDATES_PER_POLL = 8  # asynchronous: updates between two checks for new Fragments
+
+
+def iterate(algorithm: Algorithm) -> Result:
+    """One iteration, with the evaluation and the curriculum if they are due. Returns its result."""
+    started, steps_before, seconds_before = time.perf_counter(), algorithm.timesteps, algorithm.seconds
+    config = algorithm.config
+    if config.normalize_observations and not algorithm.learner.is_normaliser_fitted:
+        fit_normalisers(algorithm)
+    algorithm.learner.start_iteration()
+    metrics = asynchronous(algorithm) if config.is_async else synchronous(algorithm)
+    algorithm.iteration += 1
+    is_evaluated = config.evaluation_interval and algorithm.iteration % config.evaluation_interval == 0
+    evaluation = algorithm.evaluate() if is_evaluated else None
+    seconds = time.perf_counter() - started
+    algorithm.seconds = seconds_before + seconds
+    returns, algorithm._returns = algorithm._returns, []
+    lengths, algorithm._lengths = algorithm._lengths, []
+    result: Result = {
+        "training_iteration": algorithm.iteration,
+        "timesteps_total": algorithm.timesteps,
+        **algorithm.episodes.metrics(),  # type: ignore[typeddict-item] # mypy: it might hold an "evaluation"
+        "episodes_this_iter": len(returns),
+        "episode_returns": returns,
+        "episode_lengths": lengths,
+        "time_this_iter_s": seconds,
+        "time_total_s": algorithm.seconds,
+        "env_steps_per_s": (algorithm.timesteps - steps_before) / seconds,
+        "learner": metrics,
+        "stages_s": algorithm.timers.take(),
+    }
+    if evaluation is not None:
+        result["evaluation"] = evaluation
+    _update_task(algorithm, result)
+    return result
+
+
+def _update_task(algorithm: Algorithm, result: Result) -> None:
+    """Curriculum: set the task that `env_task_fn` returns. None keeps the present task."""
+    config = algorithm.config
+    if config.env_task_fn is None:
+        return
+    if algorithm._task_env is None:
+        algorithm._task_env = algorithm.env_spec.make()
+    env = algorithm._task_env.unwrapped
+    if algorithm.collector.task is not None and hasattr(env, "set_task"):
+        env.set_task(algorithm.collector.task)
+    task = config.env_task_fn(result, env, config.env_config)
+    if task is not None:
+        algorithm.collector.set_task(plain(task, "env_task_fn"))
 
 
 def synchronous(algorithm: Algorithm) -> dict[str, float]:

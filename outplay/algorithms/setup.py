@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from outplay.collect import RolloutSpec
@@ -33,20 +34,6 @@ def env_and_settings(
     if env is None:
         raise ConfigError(f"{algorithm} needs an environment: env='CartPole-v1', a class, an import path")
     return env, settings
-
-
-def evaluation_length(config: AlgorithmConfig, checkpoint: Any, episodes: Any) -> tuple[int, str]:
-    """(duration, unit) of an evaluation. Raises ConfigError if the arguments of `evaluate` are wrong."""
-    if isinstance(checkpoint, int):
-        raise ConfigError(
-            f"evaluate({checkpoint}): the first argument is a checkpoint; for {checkpoint} episodes, use "
-            f"evaluate(episodes={checkpoint})"
-        )
-    if episodes is None:
-        return config.evaluation_duration, config.evaluation_duration_unit
-    if not isinstance(episodes, int) or isinstance(episodes, bool) or episodes < 1:
-        raise ConfigError(f"evaluate(): episodes must be an integer of at least 1, not {episodes!r}")
-    return episodes, "episodes"
 
 
 def env_spec(name: str, factory: Any, config: AlgorithmConfig) -> EnvSpec:
@@ -107,3 +94,17 @@ def rollout_spec(config: AlgorithmConfig, env: EnvSpec, policy: PolicySpec) -> R
         device="cuda" if config.act_on_gpu else "cpu",
         max_worker_restarts=config.max_worker_restarts,
     )
+
+
+@dataclass(frozen=True)
+class Resources:
+    """CPUs and GPUs that an algorithm uses."""
+
+    cpus: int
+    gpus: int
+
+
+def resources(config: AlgorithmConfig, num_workers: int) -> Resources:
+    assert isinstance(config.learner_threads, int)
+    processes = num_workers + config.evaluation_num_workers + getattr(config, "replay_shards", 0)
+    return Resources(cpus=config.learner_threads + processes, gpus=config.num_gpus)

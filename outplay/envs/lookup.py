@@ -27,6 +27,7 @@ import gymnasium
 from outplay.envs.deadline import TimedEnv
 from outplay.envs.global_streams import OwnStreams
 from outplay.envs.oldstyle import adapt_old_style
+from outplay.envs.unfit import import_problem, instance_message
 from outplay.envs.unknown import newer_version_hint, unknown_env_message
 from outplay.envs.wrappers import statistics_in
 from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
@@ -149,6 +150,8 @@ def check_trust(recorded: str, given: Any, trust: bool, where: str, remedy: str)
     """Raise CheckpointError if a name from disk would be imported, and the user neither repeated nor trusted it."""
     if given is not None and not _is_same_env(env_name(given), recorded):
         raise CheckpointError(f"{where} is of the environment {recorded!r}, not of {env_name(given)!r}")
+    if given is None and (problem := import_problem(recorded)) is not None:
+        raise CheckpointError(f"{where}: {problem}")
     # A plain id does not repeat the module that would be imported.
     is_repeated = given is not None and is_import_path(env_name(given))
     if is_import_path(recorded) and not (is_repeated or trust or _is_registered(recorded)):
@@ -206,7 +209,8 @@ def env_name(env: Any) -> str:
     if isinstance(env, str):
         return env
     module = env.__module__
-    return f"{(module == '__main__' and _main_module()) or module}:{env.__qualname__}"
+    name = getattr(env, "__qualname__", type(env).__qualname__)  # functools.partial has none
+    return f"{(module == '__main__' and _main_module()) or module}:{name}"
 
 
 def import_folders(name: str) -> list[Path]:
@@ -227,6 +231,8 @@ def import_folders(name: str) -> list[Path]:
 def find_env(env: Any, folders: Iterable[Path] = ()) -> tuple[str, Factory | None]:
     """Resolve `env` to (name, factory). The factory of a Gymnasium id is None. `folders` extend the import path."""
     if not isinstance(env, str):
+        if (message := instance_message(env)) is not None:
+            raise ConfigError(message)
         if not callable(env):
             raise ConfigError(f"env must be a string, a class or a function, not {env!r}")
         return env_name(env), env
@@ -260,6 +266,8 @@ def _load_registered(env: str) -> Factory:
 
 
 def _import(env: str, folders: Iterable[Path]) -> tuple[str, Factory | None]:
+    if (problem := import_problem(env)) is not None:
+        raise EnvError(problem)
     module_name, name = env.split(":", 1) if ":" in env else env.rsplit(".", 1)
     module = import_for(f"the environment {env!r}", module_name, folders, EnvError)
     if ":" in env and (name in _registered or name in gymnasium.registry):  # registered by the import

@@ -12,7 +12,7 @@ import pytest
 
 import outplay
 from outplay import DQN, PPO, Algorithm
-from outplay.algorithms.algorithm import Resources
+from outplay.algorithms.setup import Resources
 from tests import probes
 from tests.algorithms.test_placement import CASES, SMALL, train
 
