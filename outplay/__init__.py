@@ -80,13 +80,15 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'outplay' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
-    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'outplay' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:
