@@ -30,7 +30,8 @@ def learn(
 ) -> None:
     """Train until the first of these conditions is reached: see `Algorithm.learn`."""
     conditions = _conditions(algorithm.timesteps, total_timesteps, stop)
-    listed = [callbacks] if isinstance(callbacks, (str, Callback)) else list(callbacks)
+    is_one = isinstance(callbacks, str) or not isinstance(callbacks, Iterable)
+    listed = [callbacks] if is_one else list(callbacks)
     run = algorithm.run or Run.without_folder(algorithm, algorithm._env)
     run.set_stop(conditions, "learn()")
     with progress_bar(run) if progress else nullcontext(lambda _: None) as show:
@@ -45,7 +46,7 @@ def _conditions(done: int, total_timesteps: Any, stop: Any) -> dict[str, float]:
     conditions = dict(stop or {})
     if total_timesteps is not None:
         is_number = isinstance(total_timesteps, (int, float)) and not isinstance(total_timesteps, bool)
-        if not is_number or total_timesteps < 1 or total_timesteps != int(total_timesteps):
+        if not is_number or total_timesteps < 1 or total_timesteps % 1:
             raise ConfigError(f"learn(): total_timesteps must be an integer of at least 1, not {total_timesteps!r}")
         limit = done + int(total_timesteps)
         conditions["timesteps_total"] = min(limit, conditions.get("timesteps_total", limit))

@@ -69,9 +69,7 @@ def experiment_of(
     if isinstance(settings, str):
         settings = {"name": settings}
     if not isinstance(settings, Mapping):
-        raise ConfigError(
-            f"run: a name or settings of the run ({{'name': …, 'loggers': …}}) are needed, not {settings!r}"
-        )
+        raise ConfigError(f"run: a name, or settings as {{'name': …, 'loggers': …}}, are needed, not {settings!r}")
     if taken := [key for key in _OF_THE_TRAINER if key in settings]:
         raise ConfigError(f"run: {taken[0]} is an argument of the trainer itself, not of its run")
     callbacks = settings.get("callbacks", [])
