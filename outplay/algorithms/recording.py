@@ -30,12 +30,12 @@ def learn(
 ) -> None:
     """Train until the first of these conditions is reached: see `Algorithm.learn`."""
     conditions = _conditions(algorithm.timesteps, total_timesteps, stop)
-    is_one = isinstance(callbacks, str) or not isinstance(callbacks, Iterable)
-    listed = [callbacks] if is_one else list(callbacks)
+    if isinstance(callbacks, (str, Callback)) or not isinstance(callbacks, Iterable):
+        callbacks = [callbacks]
     run = algorithm.run or Run.without_folder(algorithm, algorithm._env)
     run.set_stop(conditions, "learn()")
     with progress_bar(run) if progress else nullcontext(lambda _: None) as show:
-        run.train(show, listed)
+        run.train(show, list(callbacks))
 
 
 def _conditions(done: int, total_timesteps: Any, stop: Any) -> dict[str, float]:
