@@ -239,7 +239,7 @@ def _misplaced(cls: type[Settings], key: str, value: Any, other: type[Settings])
         ((inner, value),) = value.items()
         name = f"{name}.{inner}"
     argument = shlex.quote(f"{name}={_as_yaml(value)}")
-    python = ", or pass it to Run.create() in Python" if other.place == "experiment" else ""
+    python = ", or pass it as run={…} of the trainer in Python" if other.place == "experiment" else ""
     return (
         f"{key} is a setting of the {other.place}, not of the {cls.place}: write {line} {place}"
         f"{',' if python else ', or'} {option} {argument} on the command line{python}"

@@ -100,7 +100,8 @@ def test_every_message_names_our_setting_in_one_sentence(algorithm: str) -> None
             "PPO",
             "checkpoint_freq",
             "checkpoint_freq is a setting of the experiment, not of the algorithm: write checkpoint_freq: 3 beside "
-            "config in a file, --set checkpoint_freq=3 on the command line, or pass it to Run.create() in Python",
+            "config in a file, --set checkpoint_freq=3 on the command line, or pass it as run={…} of the trainer in "
+            "Python",
         ),
     ],
 )
