@@ -223,7 +223,8 @@ class AlgorithmConfig(Settings):
     evaluation_max_episode_steps: Positive | Literal["auto"] | None = Field(
         "auto",
         description="Truncate evaluation episodes after this many steps; auto: Atari games after 5 minutes (18,000 "
-        "frames: 4,500 steps), as in Bellemare et al. (2013) and Mnih et al. (2015), others not; null: never.",
+        "frames: 4,500 steps), as in Bellemare et al. (2013) and Mnih et al. (2015), others after 100,000 steps; null: "
+        "never.",
     )
 
     # the rest

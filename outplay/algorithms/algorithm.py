@@ -15,7 +15,7 @@ import numpy as np
 from outplay.algorithms import acting, describing, evaluating, iteration, saving, setup
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
-from outplay.collect import AsyncCollector, Collector, Evaluator, SyncCollector, torch_threads
+from outplay.collect import AsyncCollector, Collector, EpisodeProgress, Evaluator, SyncCollector, torch_threads
 from outplay.config import AlgorithmConfig, Experiment
 from outplay.envs import GroupState, find_env, import_folders, probe_env
 from outplay.errors import ConfigError, RunError
@@ -50,6 +50,7 @@ else:
 log = logging.getLogger("outplay")
 
 _ATARI_EVALUATION_FRAMES = 18_000  # 5 minutes of play
+_EVALUATION_STEPS = 100_000  # of an episode of any other environment, which may never end
 
 
 class Algorithm(Generic[C_co]):
@@ -277,13 +278,19 @@ class Algorithm(Generic[C_co]):
 
     # Evaluation.
 
-    def evaluate(self, checkpoint: str | Path | None = None, *, episodes: int | None = None) -> dict[str, Any]:
+    def evaluate(
+        self,
+        checkpoint: str | Path | None = None,
+        *,
+        episodes: int | None = None,
+        progress: EpisodeProgress | None = None,
+    ) -> dict[str, Any]:
         """Evaluate the policy, or that of a checkpoint, on seeds that training does not use. Returns metrics.
 
         `episodes` is the number of episodes; otherwise `evaluation_duration` sets the length. Actions are greedy unless
-        `evaluation_explore` is set.
+        `evaluation_explore` is set. `progress` is updated while the main process evaluates.
         """
-        return evaluating.evaluate(self, checkpoint, episodes)
+        return evaluating.evaluate(self, checkpoint, episodes, progress)
 
     @property
     def longest_evaluation_episode(self) -> int | None:
@@ -291,7 +298,7 @@ class Algorithm(Generic[C_co]):
         limit = self.config.evaluation_max_episode_steps
         if limit != "auto":
             return limit
-        return _ATARI_EVALUATION_FRAMES // self.env_spec.frame_skip if self.env_spec.is_atari else None
+        return _ATARI_EVALUATION_FRAMES // self.env_spec.frame_skip if self.env_spec.is_atari else _EVALUATION_STEPS
 
     # Acting.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outplay.algorithms import saving, setup
-from outplay.collect import Evaluator
+from outplay.collect import EpisodeProgress, Evaluator
 from outplay.config import AlgorithmConfig
 from outplay.errors import ConfigError
 from outplay.runs.checkpoint import read_checkpoint, use_checkpoint
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
 
 
-def evaluate(algorithm: Algorithm, checkpoint: str | Path | None, episodes: int | None) -> dict[str, Any]:
+def evaluate(
+    algorithm: Algorithm, checkpoint: str | Path | None, episodes: int | None, progress: EpisodeProgress | None
+) -> dict[str, Any]:
     """Play evaluation episodes: see `Algorithm.evaluate`."""
     duration, unit = _length(algorithm.config, checkpoint, episodes)
     algorithm._drain()
@@ -39,6 +41,7 @@ def evaluate(algorithm: Algorithm, checkpoint: str | Path | None, episodes: int 
             algorithm.config.evaluation_explore,
             algorithm.task,
             algorithm.longest_evaluation_episode,
+            progress,
         )
 
 

@@ -3,6 +3,7 @@
 Environments and their libraries print and warn: from Python and from C, in the main process and in every worker. While
 a command runs, file descriptors 1 and 2 are redirected to a helper process (`deduplicate.py`), which copies each
 distinct message to stderr once. Workers inherit the redirection. The command itself writes to the original streams.
+On a terminal, messages appear above the command's live area (`live.py`).
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ import io
 import math
 import os
 import select
+import socket
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, TextIO
 
+from outplay.cli.live import above
+
 _HEARTBEAT_S = 30.0  # between two heartbeat lines
 _FLUSH_TIMEOUT_S = 2.0  # for the last messages of environments
+_WRITE_TIMEOUT_S = 1.0  # for the helper process to write a message
 
 
 @contextmanager
@@ -73,16 +78,19 @@ def _copy(stream: TextIO) -> TextIO:
 def _deduplicated(err: TextIO) -> Iterator[None]:
     """Redirect descriptors 1 and 2 of this process and its children to a helper process (deduplicate.py)."""
     marker = uuid.uuid4().hex
-    helper = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__).with_name("deduplicate.py")), marker],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=err.fileno(),
-        start_new_session=True,  # Ctrl-C must not end the helper: it exits when the last writer closes its stdin
-    )
-    assert helper.stdin is not None
-    assert helper.stdout is not None
-    with helper.stdin as pipe, helper.stdout as acknowledgements:
+    with ExitStack() as stack:
+        gate = [stack.enter_context(_gate())] if err.isatty() else []
+        helper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("deduplicate.py")), marker, *map(str, gate)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=err.fileno(),
+            pass_fds=gate,
+            start_new_session=True,  # Ctrl-C must not end the helper: it exits when the last writer closes its stdin
+        )
+        assert helper.stdin is not None
+        assert helper.stdout is not None
+        pipe, acknowledgements = stack.enter_context(helper.stdin), stack.enter_context(helper.stdout)
         for descriptor in (1, 2):
             os.dup2(pipe.fileno(), descriptor)
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -91,6 +99,44 @@ def _deduplicated(err: TextIO) -> Iterator[None]:
             yield
         finally:
             _flush(pipe, acknowledgements, marker)
+
+
+@contextmanager
+def _gate() -> Iterator[int]:
+    """A socket on which the helper asks for the terminal before it writes. Yields the descriptor for the helper."""
+    own, other = socket.socketpair()
+
+    def answer() -> None:
+        with suppress(OSError):  # the helper is gone
+            while asked := own.recv(1):
+                if asked == b"?":  # otherwise a "." that came too late
+                    with above():
+                        own.send(b"!")
+                        if select.select([own], [], [], _WRITE_TIMEOUT_S)[0]:
+                            own.recv(1)
+
+    thread = threading.Thread(target=answer, name="messages above the live area", daemon=True)
+    thread.start()
+    try:
+        yield other.fileno()
+    finally:
+        with suppress(OSError):
+            own.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        own.close()
+        other.close()
+
+
+def say(text: str, err: TextIO) -> None:
+    """Print a line to `err`, above the live area. Safe in a signal handler, which may interrupt another print."""
+    with above():
+        try:
+            descriptor = err.fileno()
+        except (OSError, ValueError):  # in a notebook or a test
+            print(text, file=err)
+            return
+        with suppress(OSError):  # the reader is gone
+            os.write(descriptor, f"{text}\n".encode(err.encoding, "replace"))
 
 
 def _flush(pipe: IO[bytes], acknowledgements: IO[bytes], marker: str) -> None:
@@ -133,6 +179,21 @@ def heartbeat(stage: Callable[[], str], err: TextIO) -> Iterator[Callable[[], No
         stopped.set()
         restarted.set()
         thread.join()
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units.
+
+    >>> duration(7.4), duration(200), duration(7500), duration(93_600)
+    ('7 s', '3 min 20 s', '2 h 5 min', '1 d 2 h')
+    """
+    left = round(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts or unit == "s":
+            parts.append(f"{count} {unit}")
+    return " ".join(part for part in parts[:2] if not part.startswith("0 ") or len(parts) == 1)
 
 
 def number(value: float, decimals: int = 1) -> str:

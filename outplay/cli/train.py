@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from outplay.cli import completion
+from outplay.cli.live import above
 from outplay.cli.output import separate_output
 from outplay.errors import ConfigError, EnvError
 from outplay.registry import algorithms, env_ids
@@ -345,30 +346,21 @@ def _created(
 def _train(make: Any, as_json: bool, out: TextIO, err: TextIO) -> bool:
     """Make a run and train it. Returns whether it reached a stop condition, without a request to stop."""
     from outplay.cli.display import display
+    from outplay.cli.hints import hints
     from outplay.cli.interrupts import interruptible
 
     run = make()
     if not run.experiment.stop:
         typer.echo("no stop condition: the run trains until Ctrl-C", file=err)
-    with display(run, as_json, out, err) as show, interruptible(run, out):
-        reason = run.train(show)
+    with display(run, as_json, out, err) as shown, interruptible(run, shown, err):
+        reason = run.train(shown.show)
     if not as_json:
         typer.echo(f"{reason}; the run is in {run.folder}", file=out)
         if run.video is not None:
             typer.echo(f"video of one episode: {run.video}", file=out)
-            return not run.is_stopping
-        typer.echo(f"to record a video: outplay evaluate {_argument_for(run)} --video game.mp4", file=out)
+        for hint in hints(run):
+            typer.echo(hint, file=out)
     return not run.is_stopping
-
-
-def _argument_for(run: Run) -> str:
-    """The command line argument that names this run: its experiment, if the folder is in the default place."""
-    from outplay.runs.loading import imported_env
-    from outplay.runs.results import results_folder
-
-    is_default = run.folder.path.parent == results_folder(None) / run.experiment.name
-    env = imported_env(run.algorithm)
-    return (run.experiment.name if is_default else str(run.folder)) + (f" --env {env}" if env else "")
 
 
 @contextmanager
@@ -376,8 +368,13 @@ def _command_output() -> Iterator[tuple[TextIO, TextIO]]:
     """stdout and stderr without the output of environments. Log messages of the package go to stderr."""
     import logging
 
+    class Handler(logging.StreamHandler[TextIO]):
+        def emit(self, record: logging.LogRecord) -> None:
+            with above():
+                super().emit(record)
+
     with separate_output() as (out, err):
-        handler = logging.StreamHandler(err)
+        handler = Handler(err)
         handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         logging.getLogger("outplay").addHandler(handler)
         try:

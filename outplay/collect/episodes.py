@@ -36,6 +36,22 @@ class EpisodeResults:
     truncated: int = 0  # episodes that reached EpisodeLimits.episode_steps
 
 
+@dataclass
+class EpisodeProgress:
+    """What was played so far, updated after every step. Another thread may read it."""
+
+    returns: list[float] = field(default_factory=list)  # of the episodes that ended, in this order
+    lengths: list[int] = field(default_factory=list)
+    steps: int = 0
+    truncated: int = 0
+
+    def add(self, steps: int, returns: list[float], lengths: list[int], truncated: int) -> None:
+        self.steps += steps
+        self.returns += returns
+        self.lengths += lengths
+        self.truncated += truncated
+
+
 def play_episodes(
     vector: Vector,
     policy: Policy,
@@ -45,6 +61,7 @@ def play_episodes(
     limits: EpisodeLimits,
     task: Any = None,
     watch: Watcher | None = None,
+    progress: EpisodeProgress | None = None,
 ) -> Generator[None, None, EpisodeResults]:
     """Play one episode in each lane of `vector`, on these seeds.
 
@@ -68,14 +85,18 @@ def play_episodes(
         lengths += playing
         if watch is not None:
             watch(env_actions, rewards)
-        playing &= ~(terminated | truncated)
+        stepped, too_long = playing, 0
+        playing = stepped & ~(terminated | truncated)
         if limits.episode_steps is not None:
-            too_long = playing & (lengths >= limits.episode_steps)
-            playing &= ~too_long
-            truncated_here += int(too_long.sum())
+            in_time = playing & (lengths < limits.episode_steps)
+            too_long = int(playing.sum() - in_time.sum())
+            truncated_here, playing = truncated_here + too_long, in_time
+        if progress is not None:
+            ended = stepped & ~playing
+            progress.add(int(stepped.sum()), returns[ended].tolist(), lengths[ended].tolist(), too_long)
         if playing.any() and lengths.max() >= LONGEST_EPISODE:
             raise EnvError(
                 f"an episode has not ended after {LONGEST_EPISODE:,} steps; set max_episode_steps, or for evaluations "
-                "alone evaluation_max_episode_steps"
+                "alone evaluation_max_episode_steps (outplay evaluate --max-episode-steps)"
             )
     return EpisodeResults(returns.tolist(), lengths.tolist(), int(lengths.sum()), not playing.any(), truncated_here)

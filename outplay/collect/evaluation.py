@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outplay.collect.episodes import EpisodeLimits, EpisodeResults
+from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, EpisodeResults
 from outplay.collect.pool import WorkerPool
 from outplay.collect.worker import RolloutSpec
 from outplay.metrics import episode_metrics
@@ -35,34 +35,39 @@ class Evaluator:
         explore: bool,
         task: Any = None,
         longest: int | None = None,
+        progress: EpisodeProgress | None = None,
     ) -> dict[str, Any]:
         """Metrics over `duration` episodes or timesteps (`unit`). `number` selects the seeds of this evaluation.
 
-        Episodes are truncated after `longest` steps. The metrics include the number of truncated episodes.
+        Episodes are truncated after `longest` steps. The metrics include the number of truncated episodes. `progress`
+        is updated while the main process evaluates; worker processes do not report it.
         """
         results: list[EpisodeResults] = []
+        more = () if self._pool.local is None else (progress,)
         if unit == "episodes":
             sizes = [min(_PARALLEL_EPISODES, duration - begun) for begun in range(0, duration, _PARALLEL_EPISODES)]
             limits = EpisodeLimits(episode_steps=longest)
-            jobs = [(weights, (number, i), size, explore, limits, task) for i, size in enumerate(sizes)]
+            jobs = [(weights, (number, i), size, explore, limits, task, *more) for i, size in enumerate(sizes)]
             results = self._pool.call_each("play", jobs)
         else:
             while (left := duration - sum(result.steps for result in results)) > 0:
                 limits = EpisodeLimits(total_steps=left, episode_steps=longest)
-                results += self._pool.call_each("play", [(weights, (number, len(results)), 1, explore, limits, task)])
+                job = (weights, (number, len(results)), 1, explore, limits, task, *more)
+                results += self._pool.call_each("play", [job])
         whole = [result for result in results if result.finished]
         returns = [value for result in whole for value in result.returns]
         lengths = [length for result in whole for length in result.lengths]
-        figures = {
-            **episode_metrics(returns, lengths),
-            "episodes": len(returns),
-            "timesteps": sum(result.steps for result in results),
-        }
-        if truncated := sum(result.truncated for result in whole):
-            figures["episodes_truncated"] = truncated
+        steps = sum(result.steps for result in results)
+        figures = evaluation_metrics(returns, lengths, steps, sum(result.truncated for result in whole))
         if not whole:  # no episode ended within the timesteps: report the return so far
             figures["cut_off"] = results[0].returns[0]
         return figures
 
     def stop(self) -> None:
         self._pool.stop()
+
+
+def evaluation_metrics(returns: list[float], lengths: list[int], steps: int, truncated: int) -> dict[str, Any]:
+    """Metrics of evaluation episodes; `truncated` of them reached the limit of steps."""
+    figures = {**episode_metrics(returns, lengths), "episodes": len(returns), "timesteps": steps}
+    return {**figures, "episodes_truncated": truncated} if truncated else figures

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes.util
-import importlib.util
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,24 +23,71 @@ from outplay.errors import ConfigError, EnvError, RunError
 from outplay.policies import Policy
 from outplay.streams import seed_for, stream
 
-_FORMATS = (".mp4", ".mkv", ".mov", ".webm", ".avi", ".gif")
+# Options of ffmpeg for each format, besides the container's default encoder.
+_YUV = ["-pix_fmt", "yuv420p"]
+_FORMATS = {
+    **dict.fromkeys((".mp4", ".mkv", ".mov", ".avi"), _YUV),
+    ".webm": [*_YUV, "-deadline", "realtime", "-cpu-used", "8", "-crf", "32", "-b:v", "0"],
+    # A palette for each frame: one for the whole video would keep all frames in memory.
+    ".gif": ["-filter_complex", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"],
+}
+_MAX_GIF_FPS = 50.0  # viewers play faster animations slowly
 _MAX_FRAMES = 20_000  # frames
 _MIN_PIXELS = 320  # pixels: smaller frames are enlarged
 _NO_DISPLAY_HINT = "no display: MuJoCo may need MUJOCO_GL=egl (or osmesa), pygame SDL_VIDEODRIVER=dummy"
 
 
 def check_video(path: Path) -> None:
-    """Raise if the video format or the encoder is missing. Call it before playing the episode."""
+    """Raise if no video can be written to `path`: format, encoder, folder. Call it before playing the episode."""
     if path.suffix.lower() not in _FORMATS:
         raise ConfigError(f"--video {path}: the file's name must end in {', '.join(_FORMATS)}")
-    if importlib.util.find_spec("imageio_ffmpeg") is None:
-        raise RunError("videos need imageio-ffmpeg: pip install 'outplay[video]'")
-    import imageio_ffmpeg
-
+    if path.is_dir():
+        raise ConfigError(f"--video {path}: this is a folder; give the name of a file in it")
+    if not path.parent.is_dir():
+        raise RunError(f"the video {path} cannot be written: the folder {path.parent} does not exist")
+    partial = _partial(path)
     try:
-        imageio_ffmpeg.get_ffmpeg_exe()
-    except RuntimeError as error:
-        raise RunError(f"videos need ffmpeg: {error}") from error
+        partial.open("wb").close()
+        partial.unlink()
+    except OSError as error:
+        raise RunError(f"the video {path} cannot be written: {error.strerror or error}") from error
+    check_encoder(path.suffix)
+
+
+def check_encoder(suffix: str) -> None:
+    """Raise if videos of this format cannot be encoded: encodes one frame."""
+    try:
+        with tempfile.TemporaryDirectory() as folder, _VideoWriter(Path(folder) / f"test{suffix}", 10.0) as video:
+            video.add(np.zeros((_MIN_PIXELS, _MIN_PIXELS, 3), np.uint8))
+    except OSError as error:
+        raise RunError(f"this ffmpeg cannot encode {suffix} videos: {error}") from error
+
+
+def is_encoder_installed() -> bool:
+    try:
+        _ffmpeg()
+    except RunError:
+        return False
+    return True
+
+
+def check_renders(spec: EnvSpec, renders: bool | None) -> None:
+    """Raise if the environment cannot be recorded. `renders` is that of its Probe."""
+    if spec.is_envpool:
+        raise EnvError(f"environment {spec.name!r} cannot be recorded: EnvPool does not render its environments")
+    if renders is False:
+        raise EnvError(
+            f"environment {spec.name!r} cannot be recorded: it does not render images (its metadata['render_modes'] "
+            "has no rgb_array)"
+        )
+
+
+def try_to_render(spec: EnvSpec) -> None:
+    """Render one frame. Raises EnvError if this fails."""
+    with _headless_rendering(), closing(_frame_source(spec)) as source:
+        seeds = [seed_for(0, "video")]
+        source.vector.reset(np.ones(1, bool), seeds)
+        source.frame(seeds, None)
 
 
 def record_video(
@@ -53,17 +100,15 @@ def record_video(
     task: Any = None,
 ) -> float:
     """Play one episode of at most `longest` steps and write it to `path`. Returns the episode's return."""
+    check_renders(spec, None)
     check_video(path)
-    if spec.is_envpool:
-        raise EnvError(f"environment {spec.name!r} cannot be recorded: EnvPool does not render its environments")
-    limits = EpisodeLimits(total_steps=longest or _MAX_FRAMES)
-    partial = path.with_name(f".{path.stem}.part{path.suffix}")
+    limits = EpisodeLimits(total_steps=min(longest or _MAX_FRAMES, _MAX_FRAMES))
+    partial = _partial(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with (
             _headless_rendering(),
             closing(_frame_source(spec)) as source,
-            closing(_VideoWriter(partial, source.fps)) as video,
+            _VideoWriter(partial, source.fps) as video,
         ):
 
             def watch(actions: np.ndarray | None, _: np.ndarray) -> None:
@@ -80,27 +125,80 @@ def record_video(
     return float(results.returns[0])
 
 
+def _partial(path: Path) -> Path:
+    """The file that is written; it is renamed when it is complete."""
+    return path.with_name(f".{path.stem}.part{path.suffix}")
+
+
+def _ffmpeg() -> str:
+    """The path of ffmpeg."""
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise RunError("videos need imageio-ffmpeg: pip install 'outplay[video]'") from error
+    try:
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except RuntimeError as error:
+        raise RunError(f"videos need ffmpeg: {error}") from error
+
+
 class _VideoWriter:
-    """Writes frames to a video file. The first frame sets the size."""
+    """Writes frames to a video file. The first frame sets the size.
+
+    ffmpeg runs in a process of its own, whose messages go to a file: the last one is the reason of a failure.
+    """
 
     def __init__(self, path: Path, fps: float) -> None:
         self._path, self._fps = path, fps
-        self._writer: Any = None
+        self._program = _ffmpeg()
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
 
     def add(self, frame: np.ndarray) -> None:
-        import imageio_ffmpeg
-
         frame = _enlarged(frame)
-        if self._writer is None:
-            height, width = frame.shape[:2]
-            options = {"fps": self._fps, "macro_block_size": 2}
-            self._writer = imageio_ffmpeg.write_frames(str(self._path), (width, height), **options)
-            self._writer.send(None)
-        self._writer.send(np.ascontiguousarray(frame))
+        if self._process is None:
+            self._process = self._start(*frame.shape[:2])
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(np.ascontiguousarray(frame).data)
+        except OSError as error:
+            raise self._failure() from error
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+    def _start(self, height: int, width: int) -> subprocess.Popen[bytes]:
+        suffix = self._path.suffix.lower()
+        fps = min(self._fps, _MAX_GIF_FPS) if suffix == ".gif" else self._fps
+        source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{self._fps:g}", "-i", "-"]
+        target = ["-an", *_FORMATS[suffix], "-r", f"{fps:g}", str(self._path)]
+        return subprocess.Popen(
+            [self._program, "-y", "-v", "error", *source, *target],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._messages,
+            start_new_session=True,  # Ctrl-C must not end it: the command does
+        )
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        process = self._process
+        with self._messages:
+            if process is None:
+                return
+            assert process.stdin is not None
+            with suppress(OSError):  # it has ended: its exit code tells
+                process.stdin.close()
+            if kind is not None:
+                process.kill()
+            if process.wait() and kind is None:
+                raise self._failure()
+
+    def _failure(self) -> OSError:
+        assert self._process is not None
+        self._process.wait()
+        self._messages.seek(0)
+        lines = self._messages.read().decode(errors="replace").strip().splitlines()
+        return OSError(lines[-1] if lines else f"ffmpeg ended with exit code {self._process.returncode}")
 
 
 @contextmanager

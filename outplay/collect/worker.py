@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from outplay.collect.episodes import EpisodeLimits, EpisodeResults, play_episodes
+from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, EpisodeResults, play_episodes
 from outplay.config import split_envs
 from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector
 from outplay.envs.deadline import mark_worker_process, watchdog_scope
@@ -113,6 +113,7 @@ class RolloutWorker:
         explore: bool,
         limits: EpisodeLimits,
         task: Any = None,
+        progress: EpisodeProgress | None = None,
     ) -> EpisodeResults:
         """Play this many evaluation episodes in parallel. `key` selects their seeds."""
         self._load(weights)
@@ -127,7 +128,7 @@ class RolloutWorker:
             own = (*key, part) if len(sizes) > 1 else key
             seeds = [seed_for(self.spec.seed, "evaluation episode", *own, lane) for lane in range(vector.num_envs)]
             rng = stream(self.spec.seed, "evaluation actions", *own)
-            players.append(play_episodes(vector, self.policy, seeds, rng, explore, limits, task))
+            players.append(play_episodes(vector, self.policy, seeds, rng, explore, limits, task, progress=progress))
         with torch_threads(1), watchdog_scope():
             parts = interleave(players)
         return EpisodeResults(

@@ -56,6 +56,7 @@ class Probe:
     pace_seconds: float  # of a step, including its share of the resets
     has_action_masks: bool = False
     global_streams: tuple[str, ...] = ()  # global random generators that the environment uses: see OwnStreams
+    renders: bool | None = None  # whether it can render images; None if only trying tells
 
     @property
     def left_out(self) -> list[str]:
@@ -99,9 +100,21 @@ def probe_env(spec: EnvSpec, seed: int = 0) -> Probe:
             pace_seconds=(first.step_seconds + first.reset_seconds) / first.steps,
             has_action_masks=vector.action_masks is not None,
             global_streams=spec.global_streams,
+            renders=_renders(spec, vector),
         )
     finally:
         vector.close()
+
+
+def _renders(spec: EnvSpec, vector: Vector) -> bool | None:
+    if spec.is_atari or spec.is_envpool:
+        return spec.is_atari
+    env: Any = vector.envs[0] if isinstance(vector, PythonVector) else getattr(vector, "env", None)
+    modes = dict(getattr(env, "metadata", None) or {}).get("render_modes") or []
+    if "rgb_array" in modes:
+        return True
+    has_method = getattr(type(getattr(env, "unwrapped", env)), "render", None) is not gymnasium.Env.render
+    return None if has_method and not modes else False
 
 
 def _begin(spec: EnvSpec, lanes: int, seed: int) -> tuple[Vector, _Episodes]:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from outplay.algorithms import Algorithm, find_algorithm
-from outplay.collect.video import check_video, record_video
+from outplay.collect import EpisodeProgress as EpisodeProgress  # the command line imports it from here
+from outplay.collect.evaluation import evaluation_metrics
+from outplay.collect.video import (
+    check_encoder,
+    check_renders,
+    check_video,
+    is_encoder_installed,
+    record_video,
+    try_to_render,
+)
 from outplay.envs import check_trust
 from outplay.errors import CheckpointError, OutplayError
 from outplay.runs.checkpoint import name_of, read_state
@@ -17,6 +29,8 @@ from outplay.runs.loading import find_weights
 from outplay.runs.results import as_path
 
 log = logging.getLogger("outplay")
+
+_DRAWN_BY_PYGAME = ("gymnasium.envs.classic_control", "gymnasium.envs.toy_text", "gymnasium.envs.box2d")
 
 
 @dataclass(frozen=True)
@@ -63,53 +77,87 @@ class EvaluationResult:
     metrics: dict[str, Any]
     longest: int | None  # limit on the steps of an episode
     video_error: OutplayError | None = None
+    is_partial: bool = False  # stopped by Ctrl-C: the metrics are those of the episodes that ended before
 
 
 def play(
     saved: SavedPolicy,
-    duration: int,
-    unit: str,
-    seed: int | None = None,
-    explore: bool = False,
+    settings: dict[str, Any],
     video: Path | None = None,
+    progress: EpisodeProgress | None = None,
 ) -> EvaluationResult:
-    """Evaluate a saved policy for `duration` episodes or timesteps. `video`: record one more episode to this file."""
-    settings: dict[str, Any] = {
-        "evaluation_duration": duration,
-        "evaluation_duration_unit": unit,
-        "evaluation_explore": explore,
-    }
-    if seed is not None:
-        settings["seed"] = seed
-    video_error = None
+    """Evaluate a saved policy; `settings` override the saved ones. `video`: record one more episode to this file.
+
+    Ctrl-C ends the evaluation with a partial result. `progress` is updated meanwhile.
+    """
+    progress = EpisodeProgress() if progress is None else progress
     with saved.load(settings) as algorithm:
-        metrics = algorithm.evaluate()
-        longest = algorithm.longest_evaluation_episode
         if video is not None:
-            try:
-                metrics["video_return"] = record_video(
-                    algorithm.env_spec, algorithm.policy, video, algorithm.config.seed, explore, longest, algorithm.task
-                )
+            check_renders(algorithm.env_spec, algorithm.probe.renders)
+        longest = algorithm.longest_evaluation_episode
+        metrics = None
+        try:
+            metrics = algorithm.evaluate(progress=progress)
+            if video is not None:
+                metrics["video_return"] = _record(algorithm, video, algorithm.config.evaluation_explore)
                 metrics["video"] = str(video)
-            except OutplayError as error:  # reported after the metrics, which are valid
-                video_error = error
-    return EvaluationResult(metrics, longest, video_error)
+        except OutplayError as error:
+            if metrics is None:
+                raise
+            return EvaluationResult(metrics, longest, error)  # reported after the metrics, which are valid
+        except KeyboardInterrupt:
+            if metrics is None:
+                metrics = evaluation_metrics(progress.returns, progress.lengths, progress.steps, progress.truncated)
+            return EvaluationResult(metrics, longest, is_partial=True)
+    return EvaluationResult(metrics, longest)
+
+
+def _record(algorithm: Algorithm, path: Path, explore: bool) -> float:
+    check_renders(algorithm.env_spec, algorithm.probe.renders)
+    seed, longest = algorithm.config.seed, algorithm.longest_evaluation_episode
+    return record_video(algorithm.env_spec, algorithm.policy, path, seed, explore, longest, algorithm.task)
 
 
 def video_path(path: str | Path) -> Path:
-    """The path of a video file. Raises if its format is unknown or the packages for videos are not installed."""
+    """The path of a video file. Raises if it cannot be written: unknown format, no encoder, no such folder."""
     checked = as_path(path)
     check_video(checked)
     return checked
 
 
+# Videos of a run that has ended.
+
+
 def record_run(folder: RunFolder, algorithm: Algorithm) -> Path | None:
     """Record a video of one episode in the run folder. A failure is only logged: the run itself has finished."""
-    path, longest = folder.videos_path / f"{name_of(algorithm.iteration)}.mp4", algorithm.longest_evaluation_episode
+    path = folder.videos_path / f"{name_of(algorithm.iteration)}.mp4"
     try:
-        seed, task = algorithm.config.seed, algorithm.task
-        record_video(algorithm.env_spec, algorithm.policy, path, seed, longest=longest, task=task)
-    except OutplayError as error:
-        log.warning("the video could not be recorded: %s", error)
+        path.parent.mkdir(exist_ok=True)
+        _record(algorithm, path, explore=False)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run has finished
+        log.warning("the video could not be recorded: %s", _reason(error))
         return None
     return path
+
+
+def warn_if_not_recordable(algorithm: Algorithm) -> None:
+    """Log a warning if `record_run` would fail: no encoder, or the environment does not render."""
+    try:
+        check_encoder(".mp4")
+        check_renders(algorithm.env_spec, algorithm.probe.renders)
+        if not algorithm.env_spec.is_atari:
+            try_to_render(algorithm.env_spec)
+    except Exception as error:  # noqa: BLE001 - an environment may raise anything; the run trains without a video
+        log.warning("video_at_end: there will be no video: %s", _reason(error))
+
+
+def can_record(algorithm: Algorithm) -> bool:
+    """Whether a video can be recorded, as far as this is known without rendering."""
+    name = algorithm.env_spec.name
+    entry_point = str(gymnasium.registry[name].entry_point) if name in gymnasium.registry else ""
+    has_pygame = importlib.util.find_spec("pygame") is not None or not entry_point.startswith(_DRAWN_BY_PYGAME)
+    return algorithm.probe.renders is True and has_pygame and is_encoder_installed()
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, OutplayError) else f"{type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ from outplay.runs.experiments import Experiment
 from outplay.runs.experiments import experiment as checked_experiment
 from outplay.runs.folder import RunFolder
 from outplay.runs.history import Record
-from outplay.runs.playing import record_run
+from outplay.runs.playing import record_run, warn_if_not_recordable
 from outplay.runs.recorder import FolderRecorder, Recorder, last_result
 from outplay.runs.results import results_folder
 from outplay.runs.stopping import StopConditions
@@ -150,7 +150,9 @@ class Run:
         if self.folder.checkpoints():
             self.algorithm.restore(self.folder.checkpoints_path)
             self.resumed_from = self._recorder.saved_at = self.algorithm.iteration
-        self.last_result = last_result(self.folder.results_until(self.algorithm.iteration)[0], self.algorithm)
+        kept = self.folder.results_until(self.algorithm.iteration)[0]
+        self._stopping.start(kept)
+        self.last_result = last_result(kept, self.algorithm)
 
     def _write_config(self) -> None:
         self._recorder.write_config(self.experiment, self.algorithm)
@@ -240,6 +242,10 @@ class Run:
         self._stop_requested = ""
         self.last_result = self.last_result or last_result([], self.algorithm)
         self._write_config()
+
+    def fractions(self, result: Mapping[str, Any]) -> dict[str, float]:
+        """Progress towards each stop condition, from 0 to 1."""
+        return self._stopping.fractions(result)
 
     def request_stop(self, reason: str) -> None:
         """Stop after the current iteration, with a checkpoint. Safe to call from a signal handler or a callback."""
@@ -335,6 +341,8 @@ class Run:
         """Lock the folder and open the sinks, if the run is new, resumed or was paused."""
         if not self._recorder.is_open:
             self.last_result = last_result(self._recorder.open(self.algorithm), self.algorithm)
+            if self.experiment.video_at_end:
+                warn_if_not_recordable(self.algorithm)
             self._write_status("running")
         self._callbacks.start(self)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from outplay.errors import ConfigError, nearest
@@ -15,6 +16,7 @@ log = logging.getLogger("outplay")
 _CONFIRMED = "episode_return_mean"
 _CONFIRM_EVERY = 5  # iterations
 _TIME = "time_total_s"
+_COUNTERS = frozenset({"training_iteration", "timesteps_total", "episodes_total", _TIME})
 _LONG_FRACTION, _LONG_S = 0.1, 1.0  # an iteration is long above this fraction of time_total_s, and these seconds
 
 
@@ -25,6 +27,14 @@ class StopConditions:
         self._thresholds = experiment.stop
         self._confirm = experiment.confirm
         self._has_warned = False
+        self._first: dict[str, float] = {}  # the first values of metrics that do not count from 0
+
+    def start(self, kept: Iterable[Mapping[str, Any]]) -> None:
+        """Take the results of earlier processes into account."""
+        for result in kept:
+            self.fractions(result)
+            if self._thresholds.keys() <= self._first.keys() | _COUNTERS:
+                break
 
     def reason(self, last: Mapping[str, Any]) -> str:
         """The condition that is reached with this result; empty if the run continues."""
@@ -62,8 +72,21 @@ class StopConditions:
             return False
         return bool(last[_CONFIRMED] >= threshold and "evaluation" not in last)
 
+    def fractions(self, last: Mapping[str, Any]) -> dict[str, float]:
+        """Progress towards each stop condition, from 0 to 1. The progress of a return starts at its first value."""
+        metrics = flattened(last)
+        found = {}
+        for name, limit in self._thresholds.items():
+            value = metrics.get(name)
+            if value is None or math.isnan(value):
+                found[name] = 0.0
+                continue
+            first = 0.0 if name in _COUNTERS else self._first.setdefault(name, value)
+            done = 1.0 if value >= limit else (value - first) / (limit - first) if limit > first else 0.0
+            is_unconfirmed = self._confirm and name == _CONFIRMED and "evaluation" not in last
+            found[name] = max(0.0, min(0.99 if is_unconfirmed else 1.0, done))
+        return found
+
     def progress(self, last: Mapping[str, Any]) -> float:
         """Progress towards the nearest stop condition, from 0 to 1."""
-        metrics = flattened(last)
-        fractions = [(metrics.get(name) or 0.0) / limit for name, limit in self._thresholds.items() if limit > 0]
-        return max(0.0, min(1.0, max(fractions, default=0.0)))
+        return max(self.fractions(last).values(), default=0.0)

@@ -158,4 +158,8 @@ def test_two_signals_end_now(tmp_path: Path) -> None:
     running = start(tmp_path, *slow, "--num-workers", "0")
     wait_for(lambda: list((tmp_path / "results").glob("*/*/status.json")))
     time.sleep(0.5)
-    interrupt_twice(running)
+    err = interrupt_twice(running)
+    assert err == (
+        "stopping now: iteration 1 is lost; there is no checkpoint; to resume: "
+        f"outplay train --resume {only_run(tmp_path).name} --trust\n"
+    )

@@ -1,0 +1,41 @@
+"""What to do with a run next: commands that can be pasted into a shell."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outplay.runs.run import Run
+
+
+def hints(run: Run) -> list[str]:
+    """Commands for a run that has ended: watch it, and resume it or train it further."""
+    from outplay.runs.playing import can_record
+
+    if not run.folder.checkpoints():
+        return []
+    found = {}
+    if run.video is None and can_record(run.algorithm):
+        found["to watch it"] = f"outplay evaluate {_arguments(run)} --video game.mp4"
+    if run.is_stopping:
+        found["to resume"] = resume_command(run)
+    else:
+        stop = f"timesteps_total={2 * run.algorithm.timesteps}"
+        found["to train further"] = f"{resume_command(run)} --stop {stop}"
+    return [f"{purpose}: {command}" for purpose, command in found.items()]
+
+
+def resume_command(run: Run) -> str:
+    return f"outplay train --resume {_arguments(run)}"
+
+
+def _arguments(run: Run) -> str:
+    """The command line arguments that name this run. `--trust` if something has to be imported from a module."""
+    from outplay.runs.loading import imported_env
+    from outplay.runs.results import results_folder
+
+    is_default = run.folder.path.parent.parent == results_folder(None)
+    name = run.folder.path.name if is_default else str(run.folder)
+    imports = bool(imported_env(run.algorithm)) or any(":" in path for path in run.experiment.callbacks)
+    return shlex.quote(name) + (" --trust" if imports else "")
