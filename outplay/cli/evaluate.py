@@ -58,7 +58,10 @@ def evaluate(
     results_dir: Annotated[Path | None, typer.Option(help="Folder of all runs; default ~/outplay_results.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
 ) -> None:
-    """Evaluate a trained policy on seeds that training did not use. Ctrl-C prints the result so far."""
+    """Evaluate a trained policy on seeds that training did not use.
+
+    Ctrl-C prints the result of the episodes that have ended.
+    """
     if episodes is not None and steps is not None:
         raise ConfigError("--episodes and --steps cannot be combined")
     from outplay.runs.history import as_json as to_json
