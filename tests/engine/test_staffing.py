@@ -281,6 +281,8 @@ class Staffing(RuleBasedStateMachine):
             cpus, gpus = int(max(cpus for cpus, _ in reservation.bundles)), 0
         options = {"num_cpus": min(size[0], cpus), "num_gpus": min(size[1], gpus), "reservation": reservation}
         needs, waits_for = self.chosen(self.jobs, needed), self.chosen(self.jobs, other)
+        if options["num_gpus"]:  # a task that waits keeps its GPU: one that it waits for might never get it
+            waits_for = None
         ref = job.options(**options, max_retries=retries, retry_exceptions=[ValueError]).remote(
             number, does, failures, [] if waits_for is None else [waits_for.ref], None if needs is None else needs.ref
         )
