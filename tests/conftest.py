@@ -21,10 +21,10 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 ENGINES = ("inline", "process", "ray")
-# On Ray, `make test` runs tasks, actors and objects of the conformance suite. The rest is slow.
+# On Ray, `make test` runs tasks and objects of the conformance suite, and the placement of workers.
 SLOW_ON_RAY = (
     *("test_util.py", "test_queue.py", "test_actor_options.py", "test_nested.py", "test_captured.py"),
-    *("test_definitions.py", "test_calls.py", "test_failures.py", "test_cancel.py"),
+    *("test_definitions.py", "test_calls.py", "test_failures.py", "test_cancel.py", "test_actors.py"),
 )
 # The tests of a file stay together, because they share an engine; these start programs of their own, or share nothing.
 SPREAD = ("tests/test_documents.py", "tests/cli/", "tests/algorithms/test_conformance.py", "tests/envs/test_vectors.py")

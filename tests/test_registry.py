@@ -233,6 +233,7 @@ def test_a_name_that_nobody_registers() -> None:
     assert is_import_path("stranger.Corridor")
 
 
+@pytest.mark.slow
 def test_a_strangers_algorithm_and_environment_are_trained(
     site: Path, tmp_path: Path, run_script: Callable[..., Any]
 ) -> None:

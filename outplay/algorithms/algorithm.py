@@ -145,8 +145,8 @@ class Algorithm(Generic[C_co]):
 
     @property
     def num_workers(self) -> int:
-        """The number of worker processes."""
-        return num_workers(self.config, self.probe)
+        """The number of worker processes: at most one per EnvGroup."""
+        return min(num_workers(self.config, self.probe), self.config.num_groups)
 
     def resources(self) -> setup.Resources:
         """CPUs of the learner's threads and of all worker processes, and GPUs."""
@@ -167,7 +167,7 @@ class Algorithm(Generic[C_co]):
         if self._collector is None:
             kind = AsyncCollector if self.config.is_async else SyncCollector
             spec = setup.rollout_spec(self.config, self.env_spec, self._policy_spec)
-            self._collector = kind(spec, self.num_workers, self._states, self.snapshot)
+            self._collector = kind(spec, num_workers(self.config, self.probe), self._states, self.snapshot)
         return self._collector
 
     @property

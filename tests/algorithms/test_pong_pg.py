@@ -101,6 +101,7 @@ def test_each_iteration_is_one_game_in_each_environment() -> None:
         assert result["episode_return_running"] == pytest.approx(0.99 * (0.99 * first + 0.01 * second) + 0.01 * third)
 
 
+@pytest.mark.slow
 def test_resuming_goes_on_exactly(tmp_path: Path) -> None:
     """Games are seeded every so many episodes, the first batch: what comes later follows from there."""
     config = {"train_batch_episodes": 2, "max_episode_steps": 60}

@@ -148,7 +148,7 @@ def test_yaml_with_changed_bytes(folder: Path, text: bytes) -> None:
     load(folder / "bytes.yml", text)
 
 
-@settings(FUZZ, max_examples=25)
+@settings(FUZZ, max_examples=10)
 @given(tree=changed_tree(EXPERIMENT))
 def test_an_experiment_with_odd_values(folder: Path, tree: Any) -> None:
     """As far as the algorithm, which knows its settings."""

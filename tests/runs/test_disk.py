@@ -371,6 +371,7 @@ def test_metrics_that_find_no_room(tmp_path: Path) -> None:
     assert status(folder)["error"] == sentence.removeprefix("outplay: ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="mounting is not allowed here")
 def test_a_full_disk_while_metrics_are_written(tmp_path: Path) -> None:
     """A disk of 64 KB. There is no room for a new status.json, so the old one is written over."""
