@@ -207,6 +207,7 @@ class ReplayLearner(Learner[C], ABC):
             "replay_steps": float(self.replay.steps),
             "updates": float(self.updates),
             "lr": self.lr(self.timesteps),
+            **self.policy.exploration,
             **(mean_metrics(minibatches) if minibatches else {}),
         }
 

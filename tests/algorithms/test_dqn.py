@@ -58,6 +58,11 @@ def test_the_loss_by_hand(double_q: bool, discount: float, target: float) -> Non
     assert float(loss.detach()) == pytest.approx(error - 0.5 if error > 1 else error**2 / 2, rel=1e-5)
 
 
+def test_epsilon_is_a_metric() -> None:
+    with trainer(probes.Patience, exploration_config={"epsilon_timesteps": 1_000_000}) as ours:
+        assert 0.9 < ours.train()["learner"]["epsilon"] < 1.0
+
+
 @pytest.mark.parametrize(
     "switch",
     [
