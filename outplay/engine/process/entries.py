@@ -166,7 +166,10 @@ class Entries:
         assert entry.payload is not None
         value = self.store.read(entry.payload, entry)
         if entry.payload.failed:
-            raise value
+            try:
+                raise value
+            finally:
+                del value  # otherwise a cycle of the exception and this frame holds the object until it is collected
         return value
 
     def result(self, packed: serialize.Packed, number: int, caller: int) -> Payload:
