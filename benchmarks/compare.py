@@ -37,12 +37,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
 
 
 def measure(only: str) -> dict[str, float]:
-    """Steps per second of each case whose name contains `only`, with the package that this process imports."""
+    """Steps per second of the case `only`, or of those whose name contains it, with the package that is imported."""
     import outplay
 
     found = {}
     for name, (algorithm, env, config, iterations) in CASES.items():
-        if only not in name:
+        if (only != name) if only in CASES else (only not in name):
             continue
         with getattr(outplay, algorithm)(env=env, config=config) as trainer:
             for _ in range(3):
@@ -56,23 +56,38 @@ def measure(only: str) -> dict[str, float]:
     return found
 
 
-def measure_programs(checkout: Path) -> dict[str, float]:
-    """What the other benchmarks measure of Outplay alone, with the checkout's own programs."""
+def measure_replay(checkout: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for side in ("outplay", "prioritized"):
         for kind in ("vector", "atari"):
             rates = run_json(checkout, "benchmarks/replay.py", "--side", side, kind)
             found |= {f"replay, {side}, {kind}, {what}": rate for what, rate in rates.items()}
+    return found
+
+
+def measure_recipes(checkout: Path) -> dict[str, float]:
+    found = {}
     for recipe in ("cartpole", "cartpole-dqn"):
         with tempfile.TemporaryDirectory() as results:
             last = run_json(checkout, "-m", "outplay", "train", recipe, "--json", "--results-dir", results)
         found[f"outplay train {recipe}"] = last["timesteps_total"] / last["time_total_s"]
-    calls = run_json(checkout, "benchmarks/engine.py", "--side", "process", "--program", "calls")
-    for name in ("calls of an actor, one after another sent", "tasks, one after another sent"):
-        found[name] = calls[name]
-    for name in ("put 5 MB and broadcast it to two actors", "return 5 MB from an actor"):
-        found[name] = 1e3 / calls[name]  # per second
     return found
+
+
+def measure_engine(checkout: Path) -> dict[str, float]:
+    figures = run_json(checkout, "benchmarks/engine.py", "--side", "process", "--program", "calls")
+    microseconds = ("call of an actor, there and back", "task, there and back")
+    milliseconds = ("put 5 MB and broadcast it to two actors", "return 5 MB from an actor")
+    rates = ("calls of an actor, one after another sent", "tasks, one after another sent")
+    return {
+        **{name: 1e6 / figures[name] for name in microseconds},
+        **{name: figures[name] for name in rates},
+        **{name: 1e3 / figures[name] for name in milliseconds},
+    }
+
+
+# What the other benchmarks measure of Outplay alone, with the checkout's own programs.
+PROGRAMS = {"replay": measure_replay, "recipes": measure_recipes, "engine": measure_engine}
 
 
 def run_json(checkout: Path, *arguments: str) -> dict[str, float]:
@@ -88,7 +103,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="*", type=Path, help="two folders")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--only", default="", help="only training, and the cases whose name contains this")
+    parser.add_argument(
+        "--only", default="", help="training cases whose name contains this, or replay, recipes, engine"
+    )
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -99,8 +116,12 @@ def main() -> None:
     rounds: list[list[dict[str, float]]] = [[], []]
     for _ in range(args.rounds):
         for measured, checkout in zip(rounds, args.checkouts, strict=True):
-            training = run_json(checkout, str(Path(__file__).resolve()), "--measure", "--only", args.only)
-            measured.append({**training, **({} if args.only else measure_programs(checkout))})
+            figures: dict[str, float] = {}
+            if args.only not in PROGRAMS:
+                figures |= run_json(checkout, str(Path(__file__).resolve()), "--measure", "--only", args.only)
+            for name in PROGRAMS if not args.only else {args.only} & PROGRAMS.keys():
+                figures |= PROGRAMS[name](checkout)
+            measured.append(figures)
     print(f"{'per second':<46}{'first':>12}{'second':>12}   ratio")
     for name in rounds[0][0]:
         first, second = (statistics.median(one[name] for one in measured) for measured in rounds)
