@@ -9,6 +9,7 @@ import pickle
 import select
 import socket
 import struct
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,12 +20,27 @@ HUB = 0
 DRIVER = 1
 
 _FRAME = struct.Struct("<I")
+_FD = struct.Struct("@i")
 _HELLO = struct.Struct("<8sQ32s")
 _MAGIC = b"outplay1"
 _CHUNK = 1 << 18
 _MAX_FDS = 16
 
 Message = tuple[Any, ...]
+
+
+class _ThreadState(threading.local):
+    """The buffer that a thread reads into, for all its channels.
+
+    A new one for each read would be slow: it is large enough for the C library to return its memory to the system each
+    time, and every page of the next one is then a page fault.
+    """
+
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(_CHUNK))
+
+
+_thread = _ThreadState()
 
 
 def socket_path(folder: str, index: int) -> str:
@@ -164,25 +180,31 @@ class Channel:
     def read(self) -> None:
         """Read all available data. Sets `closed` at the end of the stream."""
         while not self.closed:
+            buffer = _thread.buffer
             try:
                 if self.takes_fds:
-                    chunk, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MAX_FDS)
-                    for fd in fds:
-                        os.set_inheritable(fd, False)
-                    self.fds.extend(fds)
+                    size, ancillary, _, _ = self.sock.recvmsg_into([buffer], socket.CMSG_SPACE(_MAX_FDS * _FD.size))
+                    self._take_fds(ancillary)
                 else:
-                    chunk = self.sock.recv(_CHUNK)
+                    size = self.sock.recv_into(buffer)
             except BlockingIOError:
                 return
             except OSError:
                 self.closed = True
                 return
-            if not chunk:
+            if size == 0:
                 self.closed = True
-            self._in += chunk
+            self._in += buffer[:size]
             # A read ends at each attached descriptor, even if more data is available.
-            if len(chunk) < _CHUNK and not self.takes_fds:
+            if size < _CHUNK and not self.takes_fds:
                 return
+
+    def _take_fds(self, ancillary: list[tuple[int, int, bytes]]) -> None:
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                for (fd,) in _FD.iter_unpack(data[: len(data) - len(data) % _FD.size]):
+                    os.set_inheritable(fd, False)
+                    self.fds.append(fd)
 
     def messages(self) -> list[Message]:
         """The complete messages that have been read."""
