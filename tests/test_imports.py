@@ -68,6 +68,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "testing": ("", *BASICS, *ENGINE, "envs", "policies", "learning", "collect", "algorithms", "runs"),
     "": ("", *BASICS, "engine", "util", "envs", "algorithms", "runs"),
     "__main__": ("cli",),
+    "mypy": (),  # a plugin of mypy: names only
 }
 # The command line, tune and the dashboard read and write a run through Run and RunFolder alone.
 FORBIDDEN = {"cli": ("runs.checkpoint", "runs.sinks")}

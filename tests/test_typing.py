@@ -1,8 +1,7 @@
-"""mypy accepts every Python block of README and docs, and knows the types of the public API."""
+"""mypy, with its plugin `outplay.mypy`, accepts the Python blocks of README and docs and knows the public API."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,6 @@ import pytest
 
 from tests.test_documents import DOCUMENTS, ROOT, blocks, file_of
 
-# mypy ignores decorators of classes (its issue 3135), so `@outplay.remote` adds no `remote` to a class.
-_CLASS_DECORATOR = re.compile(r'error: "type\[(\w+)\]" has no attribute "(remote|options)"  \[attr-defined\]$')
 _WITHOUT_TORCH = "[mypy-torch.*]\nfollow_imports = skip\n"  # reading its source takes most of the time
 
 
@@ -30,40 +27,32 @@ def write_programs(folder: Path) -> list[str]:
 
 def errors(folder: Path, names: list[str], cache: Path, config: str) -> list[str]:
     """The errors that a user's mypy reports."""
-    (folder / "mypy.ini").write_text(f"[mypy]\ncheck_untyped_defs = true\nwarn_unused_ignores = true\n{config}")
+    settings = "plugins = outplay.mypy\ncheck_untyped_defs = true\nwarn_unused_ignores = true\n"
+    (folder / "mypy.ini").write_text(f"[mypy]\n{settings}{config}")
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(cache), *names]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return [line for line in done.stdout.splitlines() if ": error: " in line]
 
 
-def is_of_a_class_decorator(error: str, folder: Path) -> bool:
-    match = _CLASS_DECORATOR.search(error)
-    if match is None:
-        return False
-    program = (folder / error.split(":")[0]).read_text()
-    return re.search(rf"^@outplay\.remote.*\nclass {match[1]}\b", program, re.MULTILINE) is not None
-
-
-def unexpected(folder: Path, cache: Path, config: str) -> list[str]:
+def errors_of_examples(folder: Path, cache: Path, config: str) -> list[str]:
     names = write_programs(folder)
     assert "readme_md.py" in names
     (folder / "typed_api.py").write_text((ROOT / "tests" / "typed_api.py").read_text())
-    found = errors(folder, [*names, "typed_api.py"], cache, config)
-    return [error for error in found if not is_of_a_class_decorator(error, folder)]
+    return errors(folder, [*names, "typed_api.py"], cache, config)
 
 
 @pytest.mark.timeout(600)
 def test_examples_and_the_public_api_have_types(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     cache = pytestconfig.cache.mkdir("mypy") if pytestconfig.cache else tmp_path / "cache"
-    assert unexpected(tmp_path, cache, _WITHOUT_TORCH) == []
+    assert errors_of_examples(tmp_path, cache, _WITHOUT_TORCH) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_examples_have_types_with_those_of_torch(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     cache = pytestconfig.cache.mkdir("mypy-torch") if pytestconfig.cache else tmp_path / "cache"
-    assert unexpected(tmp_path, cache, "") == []
+    assert errors_of_examples(tmp_path, cache, "") == []
 
 
 def test_a_wrong_example_is_noticed(tmp_path: Path, pytestconfig: pytest.Config) -> None:

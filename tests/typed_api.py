@@ -90,3 +90,22 @@ assert_type(outplay.get(counter.add.remote(1)), Any)
 RemoteCounter.remote(outplay.put(1))
 RemoteCounter.remote("x")  # type: ignore[call-overload]
 outplay.remote(max_restarts=1)(Counter).remote(1)
+
+
+@outplay.remote(max_concurrency=2)
+class Buffer:
+    SIZE = 10
+
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+
+    def room(self) -> int:
+        return self.size - Buffer.SIZE
+
+
+assert_type(Buffer.remote(size=1), outplay.ActorHandle)
+assert_type(Buffer.options(num_cpus=2).remote(1), outplay.ActorHandle)
+Buffer.remote(outplay.put(1))
+Buffer.remote("x")  # type: ignore[call-overload]
+Buffer.options(num_cpus=2).remote("x")  # type: ignore[call-overload]
+Buffer.remotely()  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from outplay.engine.base import Callee, Method, Ref
 from outplay.engine.options import Options
@@ -215,6 +215,26 @@ class RemoteClass(Generic[P]):
 
     def __repr__(self) -> str:
         return f"<remote class {self._callee.name}>"
+
+
+if TYPE_CHECKING:
+
+    class RemoteClassType(type):
+        """The type of a class under `@outplay.remote`, for outplay.mypy. At run time that class is a RemoteClass."""
+
+        @overload
+        def remote(cls: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> ActorHandle: ...
+        @overload
+        def remote(cls, a: Ref[Any], /, *args: Any, **kwargs: Any) -> ActorHandle: ...
+        @overload
+        def remote(cls, a: Any, b: Ref[Any], /, *args: Any, **kwargs: Any) -> ActorHandle: ...
+        @overload
+        def remote(cls, a: Any, b: Any, c: Ref[Any], /, *args: Any, **kwargs: Any) -> ActorHandle: ...
+        @overload
+        def remote(cls, a: Any, b: Any, c: Any, d: Ref[Any], /, *args: Any, **kwargs: Any) -> ActorHandle: ...
+        def remote(cls, *args: Any, **kwargs: Any) -> ActorHandle: ...
+
+        def options(cls: Callable[P, Any], **options: Any) -> RemoteClass[P]: ...
 
 
 class ActorHandle:
