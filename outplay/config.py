@@ -67,8 +67,49 @@ class ModelConfig(Settings):
         description="The first layer skips zero inputs: for sparse observations (no images, no normalisation).",
     )
     vf_share_layers: bool | None = Field(
-        None, description="Whether policy and value share all layers but the last; default: only for images."
+        None,
+        description="Whether policy and value share all layers but the last; default: for images. Recurrent networks "
+        "always share them.",
     )
+    use_lstm: bool = Field(False, description="An LSTM after the hidden layers.")
+    use_gru: bool = Field(False, description="A GRU after the hidden layers.")
+    lstm_cell_size: Positive = Field(128, description="Size of the LSTM or GRU.")
+    max_seq_len: Positive = Field(
+        20,
+        description="Recurrent networks learn from sequences of at most this many steps (truncated backpropagation).",
+    )
+    lstm_use_prev_action: bool = Field(
+        False, description="Recurrent networks also get the previous action (one-hot if it is discrete)."
+    )
+    lstm_use_prev_reward: bool = Field(False, description="Recurrent networks also get the previous reward.")
+    use_attention: bool = Field(
+        False, description="A causal transformer over the last steps of the episode, after the hidden layers."
+    )
+    attention_num_transformer_units: Few = Field(1, description="Layers of the transformer.")
+    attention_dim: Positive = Field(64, description="Size of the transformer's layers.")
+    attention_num_heads: Few = Field(2, description="Attention heads.")
+    attention_head_dim: Positive = Field(32, description="Size of an attention head.")
+    attention_memory_inference: Positive = Field(
+        50, description="Number of previous steps that each step attends to, when acting and when learning."
+    )
+    attention_position_wise_mlp_dim: Positive = Field(
+        64, description="Size of the hidden layer of the transformer's feed-forward networks."
+    )
+
+    @model_validator(mode="after")
+    def _one_core(self) -> Self:
+        chosen = [name for name in ("use_lstm", "use_gru", "use_attention") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise ValueError(f"{chosen[0]} and {chosen[1]} exclude each other; set one of them")
+        if chosen and self.vf_share_layers is False:
+            raise ValueError(f"vf_share_layers: with {chosen[0]}, policy and value share their layers; leave it out")
+        if not chosen and (self.lstm_use_prev_action or self.lstm_use_prev_reward):
+            raise ValueError("lstm_use_prev_action and lstm_use_prev_reward need use_lstm, use_gru or use_attention")
+        return self
+
+    @property
+    def is_recurrent(self) -> bool:
+        return self.use_lstm or self.use_gru or self.use_attention
 
 
 class OptimizerConfig(Settings):

@@ -47,22 +47,22 @@ class CapturedActing:
 
 @dataclass
 class Minibatch:
-    """A minibatch of rows. A field is a tensor with one entry per row, a tuple of such tensors, or None."""
+    """A minibatch of rows. A field is a tensor with one entry per row, a tuple of such tensors, or something else."""
 
     def __len__(self) -> int:
         return len(self.tensors()[0])
 
     def tensors(self) -> list[Tensor]:
         fields = [value if isinstance(value, tuple) else (value,) for value in vars(self).values()]
-        return [tensor for field in fields for tensor in field if tensor is not None]
+        return [tensor for field in fields for tensor in field if isinstance(tensor, Tensor)]
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Self:
         """A copy with `function` applied to every tensor."""
 
         def changed(value: Any) -> Any:
-            if value is None:
-                return None
-            return tuple(map(function, value)) if isinstance(value, tuple) else function(value)
+            if isinstance(value, tuple):
+                return tuple(map(function, value))
+            return function(value) if isinstance(value, Tensor) else value
 
         return replace(self, **{name: changed(value) for name, value in vars(self).items()})
 

@@ -28,6 +28,8 @@ class Fragment:
       `final_steps[i]` of lane `final_lanes[i]`.
     - `policy_state`, `last_policy_state`: recurrent state before the first step and after the last step. Lanes where
       an episode starts at that point have the initial state. Empty for policies without recurrent state.
+    - `inner_states`: recurrent states before steps `sequence_length`, 2 · `sequence_length`, …, where sequences start.
+    - `final_states`: recurrent states before the final observations.
     """
 
     group: int
@@ -47,6 +49,9 @@ class Fragment:
     action_mask: Array | None = None  # (T, E, n): True where an action was allowed; None without action masks
     policy_state: dict[str, Array] = field(default_factory=dict)  # (E, …) each
     last_policy_state: dict[str, Array] = field(default_factory=dict)  # (E, …) each
+    sequence_length: int | None = None
+    inner_states: dict[str, Array] = field(default_factory=dict)  # (C, E, …) each
+    final_states: dict[str, Array] = field(default_factory=dict)  # (K, …) each
     episode_returns: Array = field(default_factory=lambda: np.zeros(0))  # of the episodes that ended, in order
     episode_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,): index of each lane's episode
@@ -82,6 +87,8 @@ class Batch:
     action_mask: Array | None  # (T, N, n), or None where all actions are allowed
     policy_state: dict[str, Array]  # (N, …) each: recurrent state before the first step
     last_policy_state: dict[str, Array]  # (N, …) each: after the last step
+    sequence_length: int | None
+    final_states: dict[str, Array]  # (K, …) each: before the final observations
     fragments: list[Fragment] = field(repr=False)
 
     @cached_property
@@ -122,65 +129,61 @@ class Batch:
     def observation_rows(self) -> Leaves:
         return tuple(self.rows(leaf) for leaf in self.observations)
 
-    def sequences(self, length: int | None = None, initial_state: InitialState | None = None) -> Sequences:
+    def sequences(self, initial_state: InitialState | None = None) -> Sequences:
         """The valid steps as sequences for a recurrent policy, lane by lane, in time order.
 
-        A sequence never crosses the start of an episode. `length` also splits it every `length` steps.
-        `initial_state` is `Policy.initial_state`; default: zeros.
+        A sequence starts where an episode starts, and every `sequence_length` steps of the Fragment. `initial_state` is
+        `Policy.initial_state`; default: zeros.
         """
-        steps = len(self.valid)
+        steps, lanes = self.valid.shape
         valid, starts = self.valid.T.ravel(), self.episode_start.T.ravel()  # one lane after the other
-        index = np.arange(valid.size)
-        times = index % steps
-        follows = np.zeros(valid.size, bool)  # the step before it in the same episode and Fragment is valid
-        follows[1:] = valid[:-1] & ~starts[1:] & (times[1:] > 0)
-        begins = valid & ~follows
-        if length is not None:
-            age = index - np.maximum.accumulate(np.where(begins, index, 0))
-            begins = valid & (age % length == 0)
+        times = np.tile(np.arange(steps), lanes)
+        begins = valid & (starts | (times % (self.sequence_length or steps) == 0))
+        rows = np.flatnonzero(valid)
         first = np.flatnonzero(begins)
-        lengths = np.bincount((np.cumsum(begins) - 1)[valid], minlength=len(first))
-        offsets = np.arange(lengths.max())[:, None]
+        sequence = np.cumsum(begins)[rows] - 1
         return Sequences(
-            steps=times[first] + np.minimum(offsets, lengths - 1),
-            lanes=first // steps,
-            valid=offsets < lengths,
-            continues=np.where(follows[first], np.arange(len(first)) - 1, -1),
-            policy_state=self._state_at(times[first], first // steps, initial_state),
+            steps=times[rows],
+            lanes=rows // steps,
+            lengths=np.bincount(sequence, minlength=len(first)),
+            policy_state=self._states_at(times[first], first // steps, starts[first], initial_state),
         )
 
-    def _state_at(self, times: Array, lanes: Array, initial_state: InitialState | None) -> dict[str, Array]:
-        """The recurrent state before these steps: known at the Fragment's first step, else the initial state."""
+    def _states_at(
+        self, times: Array, lanes: Array, starts: Array, initial_state: InitialState | None
+    ) -> dict[str, Array]:
+        """The recurrent state before these steps, where sequences start."""
         initial = {} if initial_state is None else initial_state(len(times))
-        known = (times == 0).nonzero()[0]
         found = {}
+        at_first, inside = times == 0, (times > 0) & ~starts
         for name, array in self.policy_state.items():
             found[name] = np.array(initial[name]) if initial else np.zeros((len(times), *array.shape[1:]), array.dtype)
-            found[name][known] = array[lanes[known]]
+            found[name][at_first] = array[lanes[at_first]]
+            if inside.any():
+                assert self.sequence_length is not None
+                none = [np.zeros((0, f.rewards.shape[1], *array.shape[1:]), array.dtype) for f in self.fragments]
+                inner = [f.inner_states.get(name, empty) for f, empty in zip(self.fragments, none, strict=True)]
+                joined = _concatenate(inner, max(map(len, inner)))
+                found[name][inside] = joined[times[inside] // self.sequence_length - 1, lanes[inside]]
         return found
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """S sequences of steps of a Batch, padded to the length L of the longest one.
+    """The valid steps of a Batch, one sequence after another.
 
-    >>> sequences = batch.sequences(20, policy.initial_state)
-    >>> observations = tuple(sequences.take(leaf) for leaf in batch.observations)  # (L, S, …) each
-    >>> loss = (losses * sequences.valid).sum() / sequences.valid.sum()
-
-    `policy_state` is the recurrent state before each sequence. It is known at the start of a Fragment or an episode.
-    It is not recorded where `length` split an episode: there, `policy_state` has the initial state, and `continues` is
-    the index of the previous sequence. A learner can unroll the previous sequence first and use its last state.
+    >>> sequences = batch.sequences()
+    >>> actions = sequences.take(batch.actions)  # (B, …): the rows of the first sequence, of the second, …
+    >>> actions[: sequences.lengths[0]]  # the first sequence
     """
 
-    steps: Array  # (L, S): of the Batch; padding repeats the last step
-    lanes: Array  # (S,): of the Batch
-    valid: Array  # (L, S): False where it is padding
-    continues: Array  # (S,): index of the previous sequence in the same episode and Fragment; -1 if none
-    policy_state: dict[str, Array]  # (S, …) each
+    steps: Array  # (B,): of the Batch
+    lanes: Array  # (B,): of the Batch
+    lengths: Array  # (S,): steps of each sequence
+    policy_state: dict[str, Array]  # (S, …) each: recurrent state before the sequence
 
     def take(self, array: Array) -> Array:
-        """A (T, N, …) array of the Batch as (L, S, …)."""
+        """A (T, N, …) array of the Batch as rows (B, …)."""
         taken: Array = array[self.steps, self.lanes]
         return taken
 
@@ -210,6 +213,8 @@ def join(fragments: list[Fragment]) -> Batch:
         action_mask=None if fragments[0].action_mask is None else side_by_side("action_mask"),
         policy_state=_by_lane([f.policy_state for f in fragments]),
         last_policy_state=_by_lane([f.last_policy_state for f in fragments]),
+        sequence_length=fragments[0].sequence_length,
+        final_states=_by_lane([f.final_states for f in fragments if len(f.final_steps)]),
         fragments=fragments,
     )
 
@@ -231,4 +236,4 @@ def _stack(parts: list[Leaves]) -> Leaves:
 
 
 def _by_lane(states: list[dict[str, Array]]) -> dict[str, Array]:
-    return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
+    return {name: np.concatenate([state[name] for state in states]) for name in states[0]} if states else {}

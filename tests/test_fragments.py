@@ -13,6 +13,8 @@ from outplay.fragments import Fragment, join
 from tests import probes
 from tests.policies.test_recurrent_and_masked import SMALL, CountingPPO, MaskedCountingPPO, Maze, watched
 
+LENGTH = 3  # of sequences
+
 
 def fragment(seed: int, steps: int, lanes: int, complete: bool) -> Fragment:
     """As an EnvGroup fills it; with `complete`, lanes are valid up to a step of their own."""
@@ -39,6 +41,8 @@ def fragment(seed: int, steps: int, lanes: int, complete: bool) -> Fragment:
         final_steps=np.zeros(0, np.int64),
         final_lanes=np.zeros(0, np.int64),
         policy_state={"count": counts},
+        sequence_length=LENGTH,
+        inner_states={"count": rng.integers(1, 100, (max(0, steps - 1) // LENGTH, lanes))},
         last_policy_state={"count": counts},
     )
 
@@ -48,57 +52,53 @@ def fragments(complete: bool) -> st.SearchStrategy[list[Fragment]]:
     return st.lists(made, min_size=1, max_size=5)
 
 
-@given(fragments(False) | fragments(True), st.none() | st.integers(1, 15))
-def test_sequences_have_every_valid_step_once_and_never_cross_an_episode_start(
-    collected: list[Fragment], length: int | None
-) -> None:
+@given(fragments(False) | fragments(True))
+def test_sequences_have_every_valid_step_once_and_start_where_the_state_is_known(collected: list[Fragment]) -> None:
     batch = join(collected)
-    sequences = batch.sequences(length, lambda lanes: {"count": np.full(lanes, -7)})
-    seen = []
-    number = len(sequences.lanes)
-    assert sequences.valid.any(0).all()
-    for s in range(number):
-        size = int(sequences.valid[:, s].sum())
-        steps, lane = sequences.steps[:size, s], int(sequences.lanes[s])
-        assert sequences.valid[:size, s].all()
-        assert length is None or size <= length
-        assert np.array_equal(steps, steps[0] + np.arange(size))  # in order, without a gap
-        assert not batch.episode_start[steps[1:], lane].any()
-        seen += [(int(step), lane) for step in steps]
-        previous = int(sequences.continues[s])
-        if steps[0] == 0:
-            expected, follows = batch.policy_state["count"][lane], False
-        else:
-            expected = -7
-            follows = not batch.episode_start[steps[0], lane]
-        assert sequences.policy_state["count"][s] == expected
-        assert (previous >= 0) == follows
-        if follows:
-            assert sequences.lanes[previous] == lane
-            assert sequences.steps[sequences.valid[:, previous], previous][-1] == steps[0] - 1
-            assert int(sequences.valid[:, previous].sum()) == length
+    sequences = batch.sequences(lambda lanes: {"count": np.full(lanes, -7)})
+    seen = list(zip(sequences.steps.tolist(), sequences.lanes.tolist(), strict=True))
     assert len(seen) == len(set(seen))
     assert set(seen) == {(int(step), int(lane)) for step, lane in np.argwhere(batch.valid)}
-    rewards = sequences.take(batch.rewards)
-    assert rewards.shape == sequences.valid.shape
-    assert sorted(rewards[sequences.valid].tolist()) == sorted(batch.rows(batch.rewards).tolist())
+    assert sorted(sequences.take(batch.rewards).tolist()) == sorted(batch.rows(batch.rewards).tolist())
+    end = 0
+    for s, size in enumerate(sequences.lengths.tolist()):
+        begin, end = end, end + size
+        steps, lane = sequences.steps[begin:end], int(sequences.lanes[begin])
+        assert 0 < size <= LENGTH
+        assert (sequences.lanes[begin:end] == lane).all()
+        assert np.array_equal(steps, steps[0] + np.arange(size))  # in order, without a gap
+        assert not batch.episode_start[steps[1:], lane].any()
+        if steps[0] == 0:
+            expected = batch.policy_state["count"][lane]
+        elif batch.episode_start[steps[0], lane]:
+            expected = -7
+        else:
+            assert steps[0] % LENGTH == 0
+            expected = _inner_count(collected, steps[0], lane)
+        assert sequences.policy_state["count"][s] == expected
+    assert end == len(seen)
+
+
+def _inner_count(collected: list[Fragment], step: int, lane: int) -> int:
+    for one in collected:
+        if lane < one.rewards.shape[1]:
+            return int(one.inner_states["count"][step // LENGTH - 1, lane])
+        lane -= one.rewards.shape[1]
+    raise AssertionError
 
 
 def test_a_sequence_by_hand() -> None:
     """Lane 0 plays one episode on from its 3rd step; lane 1 starts one at step 0 and another at step 3."""
     one = fragment(0, 5, 2, False)
     one.episode_start[:] = np.array([[0, 1], [0, 0], [0, 0], [0, 1], [0, 0]], bool)
+    one.sequence_length = 2
     one.policy_state["count"][:] = [3, 0]
-    sequences = join([one]).sequences(2)
-    assert sequences.lanes.tolist() == [0, 0, 0, 1, 1, 1]
-    assert sequences.steps.T.tolist() == [[0, 1], [2, 3], [4, 4], [0, 1], [2, 2], [3, 4]]
-    assert sequences.valid.T.tolist() == [[True, True]] * 2 + [[True, False]] + [
-        [True, True],
-        [True, False],
-        [True, True],
-    ]
-    assert sequences.continues.tolist() == [-1, 0, 1, -1, 3, -1]
-    assert sequences.policy_state["count"].tolist() == [3, 0, 0, 0, 0, 0]
+    one.inner_states["count"] = np.array([[5, 2], [7, 1]])
+    sequences = join([one]).sequences()
+    assert sequences.lengths.tolist() == [2, 2, 1, 2, 1, 1, 1]
+    assert sequences.lanes.tolist() == [0] * 5 + [1] * 5
+    assert sequences.steps.tolist() == [0, 1, 2, 3, 4] * 2
+    assert sequences.policy_state["count"].tolist() == [3, 5, 7, 0, 2, 0, 1]
 
 
 def test_sequences_of_a_recurrent_policy_begin_with_its_state() -> None:
@@ -107,9 +107,13 @@ def test_sequences_of_a_recurrent_policy_begin_with_its_state() -> None:
         seen = watched(trainer)
         for _ in range(3):
             trainer.train()
-        sequences = (batch := join(seen)).sequences(None, trainer.get_policy().initial_state)
-        unrolled = sequences.policy_state["count"] + np.arange(len(sequences.valid))[:, None]
-        assert np.array_equal(unrolled[sequences.valid], sequences.take(batch.extras["count"])[sequences.valid])
+        sequences = (batch := join(seen)).sequences(trainer.get_policy().initial_state)
+        unrolled = [
+            count + step
+            for count, length in zip(sequences.policy_state["count"], sequences.lengths, strict=True)
+            for step in range(length)
+        ]
+        assert unrolled == sequences.take(batch.extras["count"]).tolist()
         assert (sequences.policy_state["count"] > 0).any()
 
 

@@ -66,7 +66,7 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
         entropy_coeff = config.entropy_coeff_at(timesteps)
 
         advantages = rows.advantages if config.normalize_advantages else rows.advantages / self.actor_critic.value_scale
-        params, values = self.actor_critic.both(rows.observations)
+        params, values = self.actor_critic.both(rows.observations, rows.memory)
         params = masked(params, rows.mask)
         policy_loss = -(self.distribution.log_prob(params, rows.actions) * advantages).mean()
         value_loss = torch.nn.functional.mse_loss(values, rows.targets)

@@ -89,9 +89,10 @@ class PGLearner(OnPolicyLearner[PGConfig]):
 
     def _sums(self, part: Batch, advantages: np.ndarray) -> tuple[Tensor, Tensor]:
         """Loss and entropy, summed over the steps of a part of the Batch."""
-        params = masked(self.actor_critic.policy(self.tensors(part.observation_rows())), self.mask_rows(part))
-        log_prob = self.distribution.log_prob(params, self.tensor(part.rows(part.actions)))
-        loss = -(log_prob * self.tensor(part.rows(advantages))).sum()
+        observations, mask, memory, take = self.inputs(part)
+        params = masked(self.actor_critic.policy(observations, memory), mask)
+        log_prob = self.distribution.log_prob(params, self.tensor(take(part.actions)))
+        loss = -(log_prob * self.tensor(take(advantages))).sum()
         return loss, self.distribution.entropy(params.detach()).sum()
 
 

@@ -137,10 +137,11 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
         """
         config = self.config
         if config.use_critic:
-            params, values = self.actor_critic.both(rows.observations)
+            params, values = self.actor_critic.both(rows.observations, rows.memory)
             value_loss = self._value_loss(values, rows.targets)
         else:
-            params, value_loss = self.actor_critic.policy(rows.observations), torch.zeros((), device=self.device)
+            params = self.actor_critic.policy(rows.observations, rows.memory)
+            value_loss = torch.zeros((), device=self.device)
         params = masked(params, rows.mask)
         ratio = (self.distribution.log_prob(params, rows.actions) - rows.old_log_prob).exp()
         clipped = ratio.clamp(1 - config.clip_param, 1 + config.clip_param)

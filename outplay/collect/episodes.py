@@ -81,6 +81,7 @@ def play_episodes(
         vector.begin(env_actions, playing)
         yield
         observations, rewards, terminated, truncated = vector.step(env_actions, playing)
+        state = policy.with_rewards(state, rewards)
         returns += rewards * playing
         lengths += playing
         if watch is not None:

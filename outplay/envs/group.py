@@ -45,6 +45,11 @@ class Actor(Protocol):
 
     def initial_state(self, lanes: int) -> PolicyState: ...
 
+    def with_rewards(self, state: PolicyState, rewards: Array) -> PolicyState: ...
+
+    @property
+    def sequence_length(self) -> int | None: ...
+
 
 @dataclass
 class GroupState:
@@ -227,12 +232,12 @@ class EnvGroup:
             self._next_episodes(np.arange(self.vector.num_envs))
         initial = policy.initial_state(self.vector.num_envs)
         state = self._state_at_start(initial)
-        recorder = Recorder(self.vector, self.index, state, most, complete)
+        recorder = Recorder(self.vector, self.index, most, complete, policy.sequence_length)
         act_seconds = step_seconds = 0.0
         t = 0
         while t < steps or (complete and playing.any()):
             mask = self.vector.action_masks
-            recorder.before(t, self._observations, mask, playing, self._starts)
+            recorder.before(t, self._observations, mask, playing, self._starts, state)
             clock = time.perf_counter()
             actions, state, extras = policy.act(self._observations, state, mask, explore, rng)
             env_actions = policy.to_env(actions)
@@ -245,13 +250,14 @@ class EnvGroup:
             )
             step_seconds += time.perf_counter() - clock
             recorder.after(t, actions, extras, rewards, terminated, truncated)
+            state = policy.with_rewards(state, rewards)
             self._returns += rewards
             self._lengths += 1
             self._starts = (terminated | truncated) & playing
             t += 1
             if self._starts.any():
                 ended = np.flatnonzero(self._starts)
-                recorder.ended(t - 1, ended, self._observations, self._returns, self._lengths)
+                recorder.ended(t - 1, ended, self._observations, self._returns, self._lengths, state)
                 if complete and t >= steps:
                     playing[ended] = False  # the next Fragment starts with a new episode
                 else:

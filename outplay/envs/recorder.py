@@ -16,7 +16,7 @@ from outplay.spaces import Leaves
 class Recorder:
     """The arrays of a Fragment under construction. They grow if an episode is longer than expected."""
 
-    def __init__(self, vector: Vector, group: int, state: dict[str, Array], steps: int, complete: bool) -> None:
+    def __init__(self, vector: Vector, group: int, steps: int, complete: bool, sequence_length: int | None) -> None:
         self.vector = vector
         self.group = group
         self.complete = complete
@@ -31,14 +31,26 @@ class Recorder:
         self.actions: Array | None = None
         self.extras: dict[str, Array] = {}
         self.action_mask: Array | None = None
-        self.state = {name: np.array(array) for name, array in state.items()}  # copies: a policy may update in place
+        self.sequence_length = sequence_length
+        self.states: list[dict[str, Array]] = []  # recurrent states before steps 0, sequence_length, …
+        self.final_states: list[dict[str, Array]] = []  # one row for each of `finals`
         self.finals: list[tuple[int, int, Leaves]] = []
         self.returns: list[float] = []
         self.lengths: list[int] = []
 
-    def before(self, t: int, observations: Leaves, mask: Array | None, playing: Array, starts: Array) -> None:
+    def before(
+        self,
+        t: int,
+        observations: Leaves,
+        mask: Array | None,
+        playing: Array,
+        starts: Array,
+        state: dict[str, Array],
+    ) -> None:
         if t == self.size:
             self._grow()
+        if t == 0 or (self.sequence_length is not None and t % self.sequence_length == 0):
+            self.states.append({name: np.array(array) for name, array in state.items()})
         for array, leaf in zip(self.observations, observations, strict=True):
             array[t] = leaf
         if mask is not None:
@@ -62,12 +74,21 @@ class Recorder:
         self.terminated[t] = terminated
         self.truncated[t] = truncated
 
-    def ended(self, t: int, lanes: Array, observations: Leaves, returns: Array, lengths: Array) -> None:
+    def ended(
+        self,
+        t: int,
+        lanes: Array,
+        observations: Leaves,
+        returns: Array,
+        lengths: Array,
+        state: dict[str, Array],
+    ) -> None:
         for lane in lanes:
             self.returns.append(float(returns[lane]))
             self.lengths.append(int(lengths[lane]))
             if self.truncated[t, lane] and not self.terminated[t, lane]:
                 self.finals.append((t, int(lane), tuple(np.array(leaf[lane]) for leaf in observations)))
+                self.final_states.append({name: np.array(array[lane]) for name, array in state.items()})
 
     def _grow(self) -> None:
         def doubled(array: Array) -> Array:
@@ -112,13 +133,20 @@ class Recorder:
             final_steps=np.array([step for step, _, _ in self.finals], np.int64),
             final_lanes=np.array([lane for _, lane, _ in self.finals], np.int64),
             action_mask=None if self.action_mask is None else self.action_mask[:t],
-            policy_state=self.state,
+            policy_state=self.states[0],
+            sequence_length=self.sequence_length,
+            inner_states=_stacked(self.states[1:]),
+            final_states=_stacked(self.final_states),
             last_policy_state={name: np.array(array) for name, array in last_state.items()},
             episode_returns=np.array(self.returns, np.float64),
             episode_lengths=np.array(self.lengths, np.int64),
             episodes=np.array(episodes),
             vector_state=vector_state,
         )
+
+
+def _stacked(states: list[dict[str, Array]]) -> dict[str, Array]:
+    return {name: np.stack([state[name] for state in states]) for name in states[0]} if states else {}
 
 
 def check_values(fragment: Fragment, vector: Vector, began: Array, fresh: Array) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from outplay.fragments import Batch
 from outplay.learning import returns
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments
 from outplay.policies import ActorCritic
+from outplay.policies.recurrent import PREVIOUS, Memory
 from outplay.schema import FiniteNumber, validated_part
 from outplay.settings import Fraction, NotNegative, Schedule, at
 from outplay.spaces import Leaves
@@ -75,6 +76,16 @@ class Rows(Minibatch):
     advantages: Tensor
     targets: Tensor  # of the value, normalised like the network's output
     mask: Tensor | None = None  # of the allowed actions
+    memory: Memory | None = None  # of a recurrent network: how the rows form sequences
+
+    def sequences(self, chosen: Array) -> Rows:
+        """The rows of some sequences."""
+        assert self.memory is not None
+        assert self.memory.lengths is not None
+        ends = np.cumsum(self.memory.lengths)
+        index = np.concatenate([np.arange(ends[i] - self.memory.lengths[i], ends[i]) for i in chosen])
+        rows = torch.from_numpy(index).to(self.actions.device)
+        return replace(self.shuffled(rows), memory=self.memory.picked(chosen, rows))
 
     def shuffled(self, order: Tensor) -> Rows:
         return self.each(lambda tensor: _shuffled(tensor, order))
@@ -113,10 +124,16 @@ class OnPolicyLearner(Learner[C]):
         return ends
 
     @torch.no_grad()
-    def values_of(self, observations: Leaves) -> Array:
+    def values_of(self, observations: Leaves, state: Mapping[str, Array] | None = None) -> Array:
+        """Values of observations. `state` is the recurrent state before each."""
         if not len(observations[0]):
             return np.zeros(0, np.float32)
-        return self.actor_critic.value(self.tensors(observations)).cpu().numpy()
+        memory = self.policy.memory(state or {}) if self.is_recurrent else None
+        return self.actor_critic.value(self.tensors(observations), memory).cpu().numpy()
+
+    @property
+    def is_recurrent(self) -> bool:
+        return self.network.core is not None
 
     def estimates(self, batch: Batch, lambda_: float, use_gae: bool = True) -> Estimates:
         """Values, GAE advantages and value targets. Truncated episodes bootstrap from their final observation."""
@@ -127,9 +144,9 @@ class OnPolicyLearner(Learner[C]):
             values = self.values_of(flat).reshape(batch.rewards.shape)
         following = returns.next_values(
             values,
-            self.values_of(batch.last_observations),
+            self.values_of(batch.last_observations, batch.last_policy_state),
             self.no_bootstrap(batch),
-            self.values_of(batch.final_observations),
+            self.values_of(batch.final_observations, batch.final_states),
             batch.final_steps,
             batch.final_lanes,
         )
@@ -146,23 +163,39 @@ class OnPolicyLearner(Learner[C]):
     # Rows and minibatches.
 
     def rows(self, batch: Batch, estimates: Estimates, standardize: bool) -> Rows:
-        advantages = batch.rows(estimates.advantages)
+        """The valid steps, in the order in which a recurrent network needs them: see `inputs`."""
+        observations, mask, memory, take = self.inputs(batch)
+        advantages = take(estimates.advantages)
         if standardize:
             advantages = returns.standardized(advantages)
-        actions = self.tensor(batch.rows(batch.actions))
-        old_params = self.tensor(batch.rows(batch.extras["dist"]))
+        actions = self.tensor(take(batch.actions))
+        old_params = self.tensor(take(batch.extras["dist"]))
         return Rows(
-            self.observation_rows(batch),
+            observations,
             actions,
             old_params,
             self.distribution.log_prob(old_params, actions),
             self.tensor(advantages),
-            self.actor_critic.normalised(self.tensor(batch.rows(estimates.targets))),
-            self.mask_rows(batch),
+            self.actor_critic.normalised(self.tensor(take(estimates.targets))),
+            mask,
+            memory,
         )
 
-    def mask_rows(self, batch: Batch) -> Tensor | None:
-        return None if batch.action_mask is None else self.tensor(batch.rows(batch.action_mask))
+    def inputs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor | None, Memory | None, Callable[[Array], Array]]:
+        """(observations, masks, memory, function that takes the same rows from a (T, N, …) array).
+
+        For a recurrent network, rows are ordered by sequence, and the memory says which rows form one.
+        """
+        if not self.is_recurrent:
+            mask = None if batch.action_mask is None else self.tensor(batch.rows(batch.action_mask))
+            return self.observation_rows(batch), mask, None, batch.rows
+        sequences = batch.sequences(self.policy.initial_state)
+        mask = None if batch.action_mask is None else self.tensor(sequences.take(batch.action_mask))
+        memory = self.policy.memory(sequences.policy_state)
+        memory.lengths = sequences.lengths
+        if PREVIOUS in batch.extras:
+            memory.previous = self.tensor(sequences.take(batch.extras[PREVIOUS]))
+        return self.tensors(tuple(map(sequences.take, batch.observations))), mask, memory, sequences.take
 
     def observation_rows(self, batch: Batch) -> tuple[Tensor, ...]:
         """The observations of the whole Batch as rows, in the layout that the network takes."""
@@ -174,11 +207,24 @@ class OnPolicyLearner(Learner[C]):
         return self.network.arranged(tuple(leaf.flatten(0, 1) for leaf in joined))
 
     def minibatches(self, rows: Rows, size: int, iteration: int, epoch: int, shuffle: bool) -> Iterator[Rows]:
-        """All rows once, in minibatches of about `size`, shuffled by a random stream of the run."""
-        if shuffle:
-            order = stream(self.config.seed, "minibatches", iteration, epoch).permutation(len(rows))
-            rows = rows.shuffled(torch.from_numpy(order).to(self.device))
+        """All rows once, in minibatches of about `size`, shuffled by a random stream of the run.
+
+        Sequences of a recurrent network are shuffled, but not split.
+        """
+        rng = stream(self.config.seed, "minibatches", iteration, epoch)
         number = -(-len(rows) // size)
+        if rows.memory is not None:
+            assert rows.memory.lengths is not None
+            lengths = rows.memory.lengths
+            order = rng.permutation(len(lengths)) if shuffle else np.arange(len(lengths))
+            before = np.cumsum(lengths[order]) - lengths[order]  # rows before each sequence
+            for i in range(number):
+                chosen = order[(before * number // len(rows)) == i]
+                if len(chosen):
+                    yield rows.sequences(chosen)
+            return
+        if shuffle:
+            rows = rows.shuffled(torch.from_numpy(rng.permutation(len(rows))).to(self.device))
         edges = [len(rows) * i // number for i in range(number + 1)]
         for begin, end in itertools.pairwise(edges):
             yield rows.slice(begin, end)

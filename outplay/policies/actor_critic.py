@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from outplay.config import ModelConfig
 from outplay.policies.encoder import Encoder
-from outplay.policies.network import Network, initialize
+from outplay.policies.network import Network
+from outplay.policies.recurrent import Memory
 from outplay.spaces import Leaf
 
 
@@ -25,11 +26,13 @@ class ActorCritic(Network):
         config: ModelConfig,
         with_value: bool,
         generator: torch.Generator,
+        num_previous: int = 0,
     ) -> None:
         """`num_params`: parameters of the action distribution. The last `num_constant` do not depend on the
         observation."""
-        super().__init__(leaves, config)
-        self.shares_layers = config.vf_share_layers if config.vf_share_layers is not None else self.has_images
+        super().__init__(leaves, config, num_previous)
+        shares = config.vf_share_layers
+        self.shares_layers = self.core is not None or (self.has_images if shares is None else shares)
         self.with_value = with_value
         # A Gaussian's standard deviation does not depend on the observation.
         self.log_std = nn.Parameter(torch.zeros(num_constant)) if num_constant else None
@@ -41,13 +44,7 @@ class ActorCritic(Network):
             self.value_head = nn.Linear(self.num_hidden, 1)  # always with a bias: value normalisation adjusts it
         self.register_buffer("value_mean", torch.zeros(()))
         self.register_buffer("value_scale", torch.ones(()))
-        for module in self.modules():
-            gain = 2**0.5
-            if module is self.policy_head:
-                gain = 0.01
-            elif with_value and module is self.value_head:
-                gain = 1.0
-            initialize(module, config.initializer, generator, gain)
+        self._initialize(generator, {self.policy_head: 0.01, **({self.value_head: 1.0} if with_value else {})})
 
     def _trunks(self) -> list[nn.Module]:
         separate = self.with_value and not self.shares_layers
@@ -79,21 +76,21 @@ class ActorCritic(Network):
             biases.append(self.denormalised(self.value_head.bias))
         return torch.cat(rows), torch.cat(biases)
 
-    def policy(self, observations: tuple[Tensor, ...]) -> Tensor:
+    def policy(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         """The parameters of the action distribution, (B, P)."""
-        return self._params(self._features(self.encoder, self.hidden, observations))
+        return self._params(self._last_hidden(observations, memory))
 
-    def normalised_value(self, observations: tuple[Tensor, ...]) -> Tensor:
+    def normalised_value(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         """The value before denormalisation, (B,): the raw output of the value head."""
         if self.shares_layers:
-            hidden = self._features(self.encoder, self.hidden, observations)
+            hidden = self._last_hidden(observations, memory)
         else:
             hidden = self._features(self.value_encoder, self.value_hidden, observations)
         return self.value_head(hidden).squeeze(-1)  # type: ignore[no-any-return]
 
-    def value(self, observations: tuple[Tensor, ...]) -> Tensor:
+    def value(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         """The value in units of reward, (B,)."""
-        return self.denormalised(self.normalised_value(observations))
+        return self.denormalised(self.normalised_value(observations, memory))
 
     def denormalised(self, value: Tensor) -> Tensor:
         return value * self.value_scale + self.value_mean
@@ -101,9 +98,9 @@ class ActorCritic(Network):
     def normalised(self, value: Tensor) -> Tensor:
         return (value - self.value_mean) / self.value_scale
 
-    def both(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    def both(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> tuple[Tensor, Tensor]:
         """(policy(), normalised_value()) for the same observations. Shared layers are computed once."""
         if not self.shares_layers:
             return self.policy(observations), self.normalised_value(observations)
-        hidden = self._features(self.encoder, self.hidden, observations)
+        hidden = self._last_hidden(observations, memory)
         return self._params(hidden), self.value_head(hidden).squeeze(-1)

@@ -48,8 +48,10 @@ class Dense:
 
     @classmethod
     def of(cls, network: Network) -> Self | None:
-        """Convert a network. None if it has images, one-hot inputs, lower precision, noisy layers or a distributional
-        head."""
+        """Convert a network. None if it has images, one-hot inputs, lower precision, noisy layers, a recurrent core or
+        a distributional head."""
+        if network.core is not None:
+            return None
         layers = list(network.hidden)
         if any(leaf.is_image or isinstance(leaf.space, _CHOICES) for leaf in network.leaves):
             return None

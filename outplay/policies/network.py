@@ -14,6 +14,7 @@ from outplay.config import ModelConfig
 from outplay.errors import ConfigError
 from outplay.memory import check_parameters
 from outplay.policies.encoder import Encoder, Normalisers, image_layout, is_normalisable
+from outplay.policies.recurrent import Memory, make_core
 from outplay.policies.sparse import SparseLinear
 from outplay.spaces import Leaf
 
@@ -39,7 +40,8 @@ class Network(nn.Module):
     encoder: Encoder
     hidden: nn.Sequential
 
-    def __init__(self, leaves: tuple[Leaf, ...], config: ModelConfig) -> None:
+    def __init__(self, leaves: tuple[Leaf, ...], config: ModelConfig, num_previous: int = 0) -> None:
+        """`num_previous`: inputs of the recurrent core beside the hidden layer, for the previous action and reward."""
         super().__init__()
         self.leaves = leaves
         self.has_images = any(leaf.is_image for leaf in leaves)
@@ -53,8 +55,9 @@ class Network(nn.Module):
         ]
         self.encoder = Encoder(leaves, config)
         self._sizes = [self.encoder.num_features, *hiddens]
-        self.num_hidden = self._sizes[-1]
         self.hidden = self._make_hidden()
+        self.core = make_core(config, self._sizes[-1] + num_previous)
+        self.num_hidden = self._sizes[-1] if self.core is None else self.core.num_outputs  # inputs of the heads
         for i, leaf in enumerate(leaves):
             if is_normalisable(leaf):
                 self.register_buffer(f"observation_mean_{i}", torch.zeros(leaf.shape))
@@ -66,6 +69,15 @@ class Network(nn.Module):
 
     def _make_hidden(self) -> nn.Sequential:
         return _mlp(self._sizes, self._activation, self._config)
+
+    def _initialize(self, generator: torch.Generator, gains: dict[nn.Module, float]) -> None:
+        """Draw the initial weights of all layers; `gains` are those of the heads."""
+        in_core = set() if self.core is None else set(self.core.modules())
+        for module in self.modules():
+            if module not in in_core:
+                initialize(module, self._config.initializer, generator, gains.get(module, 2**0.5))
+        if self.core is not None:
+            self.core.initialize(generator)
 
     def _trunks(self) -> list[nn.Module]:
         """The encoders and hidden layers, which `_features` uses."""
@@ -99,7 +111,8 @@ class Network(nn.Module):
     def capturable(self) -> bool:
         """Whether a CUDA graph can capture it: no shapes that depend on values, no constants copied from the host."""
         kinds = (spaces.MultiDiscrete, spaces.Discrete)
-        return not self.encoder.is_sparse and not any(isinstance(leaf.space, kinds) for leaf in self.leaves)
+        fixed = self.core is None and not self.encoder.is_sparse
+        return fixed and not any(isinstance(leaf.space, kinds) for leaf in self.leaves)
 
     @property
     def acts_in_low_precision(self) -> bool:
@@ -146,6 +159,14 @@ class Network(nn.Module):
         else:
             features = hidden(encoder(observations, normalisers, self.dtype))
         return features.float()
+
+    def _last_hidden(self, observations: tuple[Tensor, ...], memory: Memory | None) -> Tensor:
+        """The inputs of the heads. A recurrent network needs a `memory`, see recurrent.py."""
+        features = self._features(self.encoder, self.hidden, observations)
+        if self.core is None:
+            return features
+        assert memory is not None, "a recurrent network needs a Memory"
+        return self.core.run(features, memory)
 
     @property
     def base_model(self) -> Self:

@@ -19,6 +19,8 @@ from outplay.policies.dense import Dense
 from outplay.policies.distributions import distribution_for, masked_array
 from outplay.policies.flat import flatten, ranges
 from outplay.policies.network import Network
+from outplay.policies.previous import PreviousInputs
+from outplay.policies.recurrent import PREVIOUS, Memory
 from outplay.spaces import Leaf, Leaves, leaves
 from outplay.streams import seed_for
 
@@ -45,8 +47,9 @@ class Policy:
     >>> state = policy.initial_state(lanes)
     >>> actions, state, extras = policy.act(observations, state, mask=None, explore=True, rng=rng)
 
-    A recurrent policy overrides `initial_state` (arrays with one row per lane) and `act` (returns the next state as
-    new arrays).
+    With `model: {use_lstm: true}` and the like, the network has a recurrent core, and the state is that of the core. A
+    policy class with a state of its own overrides `initial_state` (arrays with one row per lane) and `act` (returns the
+    next state as new arrays).
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -55,6 +58,7 @@ class Policy:
         self.action_space = spec.action_space
         self.leaves: tuple[Leaf, ...] = leaves(spec.observation_space)
         self.distribution = distribution_for(spec.action_space)
+        self._previous = PreviousInputs(spec.action_space, spec.model)
         self.network = self._make_network(torch.Generator().manual_seed(seed_for(spec.seed, "weights")))
         self.network.normalises = spec.normalize_observations
         self.flat = flatten(self.network)
@@ -122,17 +126,59 @@ class Policy:
         (with a mask, forbidden actions have the logit -1e30), and "value" if the network computes it when acting.
         """
         self._before_acting(explore, rng)
+        if self.network.core is not None:
+            return self._act_recurrently(observations, state, mask, explore, rng)
         if self._dense is not None and len(observations[0]) <= Dense.FEW_ROWS:
             outputs = self._dense(observations)
         else:
             outputs = self._torch_outputs(observations)
+        actions, extras = self._actions(outputs, mask, explore, rng)
+        return actions, state, extras
+
+    def _actions(
+        self, outputs: Array, mask: Array | None, explore: bool, rng: np.random.Generator
+    ) -> tuple[Array, dict[str, Array]]:
+        """(actions, extras) from the outputs of the network."""
         params = outputs[:, : self.distribution.num_params]
         if mask is not None:
             params = masked_array(params, mask)
         extras = {"dist": params}
         if self._values_when_acting:
             extras["value"] = outputs[:, -1]
-        return self._choose(params, mask, explore, rng), state, extras
+        return self._choose(params, mask, explore, rng), extras
+
+    def _act_recurrently(
+        self, observations: Leaves, state: dict[str, Array], mask: Array | None, explore: bool, rng: np.random.Generator
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        """`act` with a recurrent core. The inputs of the core beside the observation are an extra, for the learner."""
+        memory = self.memory(state)
+        with torch.inference_mode():
+            arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)).to(self.device) for leaf in observations)
+            outputs = self._outputs(arrays, memory).cpu().numpy()
+        actions, extras = self._actions(outputs, mask, explore, rng)
+        after = {name: tensor.cpu().numpy() for name, tensor in memory.next_state.items()}
+        if self._previous.size:
+            extras[PREVIOUS] = state[PREVIOUS]
+            after[PREVIOUS] = self._previous.encoded(actions)
+        return actions, after, extras
+
+    def memory(self, state: Mapping[str, Array]) -> Memory:
+        """A state with one row per observation, as input of a recurrent network."""
+        tensors = {name: torch.from_numpy(np.array(array)).to(self.device) for name, array in state.items()}
+        return Memory(tensors, previous=tensors.pop(PREVIOUS, None))
+
+    @property
+    def sequence_length(self) -> int | None:
+        """The state is recorded every this many steps, for a learner that starts there. None: at the start only."""
+        return self.spec.model.max_seq_len if self.network.core is not None else None
+
+    def with_rewards(self, state: dict[str, Array], rewards: Array) -> dict[str, Array]:
+        """The state after a step that gave these rewards. `act` returned the state before they were known."""
+        if not self._previous.uses_reward:
+            return state
+        previous = state[PREVIOUS].copy()
+        previous[:, -1] = rewards
+        return {**state, PREVIOUS: previous}
 
     def act_by_name(
         self,
@@ -195,7 +241,7 @@ class Policy:
 
     def _make_network(self, generator: torch.Generator) -> Network:
         sizes = self.distribution.num_params, self.distribution.num_constant
-        return ActorCritic(self.leaves, *sizes, self.spec.model, self.spec.with_value, generator)
+        return ActorCritic(self.leaves, *sizes, self.spec.model, self.spec.with_value, generator, self._previous.size)
 
     def _choose(self, params: Array, mask: Array | None, explore: bool, rng: np.random.Generator) -> Array:  # noqa: ARG002
         """Choose actions from the distribution's parameters, which are already masked."""
@@ -210,22 +256,25 @@ class Policy:
             return self._captured[rows](arrays).numpy()
         return self._outputs(tuple(array.to(self.device) for array in arrays)).cpu().numpy()
 
-    def _outputs(self, observations: tuple[Tensor, ...]) -> Tensor:
+    def _outputs(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         """The distribution's parameters (B, P). If acting computes values, they are one more column."""
         model, inputs = self.network, self.network.arranged(observations)
         assert isinstance(model, ActorCritic)
         if not self._values_when_acting:
-            return model.policy(inputs)
-        params, value = model.both(inputs)
+            return model.policy(inputs, memory)
+        params, value = model.both(inputs, memory)
         return torch.cat([params, model.denormalised(value).unsqueeze(-1)], -1)
 
     def for_lanes(self, first: int, number: int, total: int) -> Self:  # noqa: ARG002
         """The policy for lanes `first` to `first + number` of `total`. Most policies act the same in all lanes."""
         return self
 
-    def initial_state(self, lanes: int) -> dict[str, Array]:  # noqa: ARG002 - a recurrent policy needs it
-        """The recurrent state at the start of an episode: arrays by name, one row per lane. Default: no state."""
-        return {}
+    def initial_state(self, lanes: int) -> dict[str, Array]:
+        """The recurrent state at the start of an episode: arrays by name, one row per lane; {} without a core."""
+        if self.network.core is None:
+            return {}
+        shapes = {**self.network.core.shapes(), **self._previous.shapes()}
+        return {name: np.zeros((lanes, *shape), np.float32) for name, shape in shapes.items()}
 
     def to_env(self, actions: Array) -> Array:
         """Convert the policy's actions to the environment's: shifted, scaled and clipped to its space."""

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from outplay.config import ModelConfig
 from outplay.memory import check_parameters
-from outplay.policies.network import Network, initialize
+from outplay.policies.network import Network
+from outplay.policies.recurrent import Memory
 from outplay.spaces import Leaf
 
 
@@ -81,9 +82,10 @@ class QNetwork(Network):
         model: ModelConfig,
         q: QOptions,
         generator: torch.Generator,
+        num_previous: int = 0,
     ) -> None:
         self.is_noisy, self._sigma = q.noisy, q.noisy_sigma  # before super().__init__(), which creates the layers
-        super().__init__(leaves, model)
+        super().__init__(leaves, model, num_previous)
         self.kind = q.distributional
         self.num_actions = num_actions
         self.num_atoms = 1 if self.kind is None else q.num_atoms
@@ -92,9 +94,8 @@ class QNetwork(Network):
         self.value_head = self._linear(self.num_hidden, self.num_atoms) if q.dueling else None
         # Not part of the weights: the settings determine the atoms.
         self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms), persistent=False)
-        for module in self.modules():
-            # Small heads: all initial Q-values are close to 0, so no action is preferred.
-            initialize(module, model.initializer, generator, 0.1 if module in self._heads() else 2**0.5)
+        # Small heads: all initial Q-values are close to 0, so no action is preferred.
+        self._initialize(generator, dict.fromkeys(self._heads(), 0.1))
 
     def _linear(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear | NoisyLinear:
         return NoisyLinear(inputs, outputs, self._sigma, bias) if self.is_noisy else nn.Linear(inputs, outputs, bias)
@@ -133,9 +134,9 @@ class QNetwork(Network):
     def capturable(self) -> bool:
         return super().capturable and not self.is_noisy
 
-    def forward(self, observations: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         """(B, A, N): values (N = 1), logits of atoms, or quantiles."""
-        hidden = self._features(self.encoder, self.hidden, observations)
+        hidden = self._last_hidden(observations, memory)
         advantages: Tensor = self.advantage_head(hidden).view(len(hidden), self.num_actions, self.num_atoms)
         if self.value_head is None:
             return advantages
@@ -148,8 +149,8 @@ class QNetwork(Network):
             return (outputs.softmax(-1) * self.atoms).sum(-1)
         return outputs.squeeze(-1) if self.num_atoms == 1 else outputs.mean(-1)
 
-    def values(self, observations: tuple[Tensor, ...]) -> Tensor:
-        return self.expected(self(observations))
+    def values(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
+        return self.expected(self(observations, memory))
 
     def draw_noise(self, rng: np.random.Generator | None) -> None:
         for layer in self.modules():

@@ -14,6 +14,7 @@ from outplay.errors import EnvError
 from outplay.policies.network import Network
 from outplay.policies.policy import Policy
 from outplay.policies.qnetwork import QNetwork, QOptions
+from outplay.policies.recurrent import Memory
 from outplay.policies.spec import PolicySpec
 from outplay.spaces import in_one_line
 
@@ -65,10 +66,11 @@ class QPolicy(Policy):
         self.exploration = {"epsilon": 1.0}
 
     def _make_network(self, generator: torch.Generator) -> Network:
-        return QNetwork(self.leaves, self.distribution.num_params, self.spec.model, self._options, generator)
+        num_actions, previous = self.distribution.num_params, self._previous.size
+        return QNetwork(self.leaves, num_actions, self.spec.model, self._options, generator, previous)
 
-    def _outputs(self, observations: tuple[Tensor, ...]) -> Tensor:
-        return self.q_network.values(self.network.arranged(observations))
+    def _outputs(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
+        return self.q_network.values(self.network.arranged(observations), memory)
 
     def _choose(self, params: Array, mask: Array | None, explore: bool, rng: np.random.Generator) -> Array:
         best: Array = params.argmax(-1)

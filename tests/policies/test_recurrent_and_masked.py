@@ -28,6 +28,9 @@ from tests import probes
 Array = np.ndarray
 SMALL = {"num_envs": 8, "train_batch_size": 160, "seed": 7, "rollout_fragment_length": 7}
 
+PREVIOUS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True, "max_seq_len": 3}
+ATTENTION = {"use_attention": True, "attention_memory_inference": 5}
+
 
 class Counting(Policy):
     """Counts the steps since its episode began, and lets the count decide on every third action.
@@ -114,6 +117,14 @@ CASES: dict[str, tuple[type[Algorithm], Any, dict[str, Any]]] = {
     "masked parts": (A2C, Maze, {"env_config": {"parts": True}}),
     "masked, whole episodes": (PG, Maze, {}),
     "masked and counting": (MaskedCountingPPO, Maze, {"normalize_observations": True}),
+    "lstm": (PPO, probes.Walk, {"env_config": {"length": 30}, "model": {"use_lstm": True, **PREVIOUS}}),
+    "gru, masked": (A2C, Maze, {"env_config": {"parts": True}, "model": {"use_gru": True, **PREVIOUS}}),
+    "attention, native": (PPO, "CartPole-v1", {"model": {"use_attention": True, "attention_memory_inference": 5}}),
+    "attention, masked, whole episodes": (
+        PG,
+        Maze,
+        {"model": {"use_attention": True, "attention_memory_inference": 5}},
+    ),
 }
 
 

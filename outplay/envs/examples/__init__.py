@@ -2,3 +2,9 @@
 
 >>> trainer = PPO("outplay.envs.examples:RepeatAfterMe", model={"use_lstm": True})
 """
+
+from __future__ import annotations
+
+from outplay.envs.examples.memory import CartPoleWithoutVelocities, RepeatAfterMe, TMaze
+
+__all__ = ["CartPoleWithoutVelocities", "RepeatAfterMe", "TMaze"]
