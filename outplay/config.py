@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, PlainSerializer, model_validator
 
 from outplay.registry import algorithms
 from outplay.settings import (
@@ -36,6 +36,14 @@ def _square(filters: Any) -> Any:
         [f[0], *f[1][:1], f[2]] if isinstance(f, list) and len(f) == 3 and isinstance(f[1], list) else f
         for f in filters
     ]
+
+
+def _import_path(value: Any) -> Any:
+    """Classes are written to files as import paths."""
+    return f"{value.__module__}:{value.__qualname__}" if isinstance(value, type) else value
+
+
+ClassOrPath = Annotated[str | type | None, PlainSerializer(_import_path, when_used="json")]
 
 
 class ModelConfig(Settings):
@@ -94,6 +102,18 @@ class ModelConfig(Settings):
     )
     attention_position_wise_mlp_dim: Positive = Field(
         64, description="Size of the hidden layer of the transformer's feed-forward networks."
+    )
+
+    custom_model: ClassOrPath = Field(
+        None,
+        description="A torch.nn.Module in the place of convolutions and hidden layers, or its import path "
+        "(module:Class). docs/models.md shows how to write one.",
+    )
+    custom_model_config: Annotated[dict[str, Any], BeforeValidator(lambda v: plain(v, "custom_model_config"))] = Field(
+        {}, description="Keyword arguments of the custom model."
+    )
+    custom_action_dist: ClassOrPath = Field(
+        None, description="A class of action distributions, or its import path (module:Class); see docs/models.md."
     )
 
     @model_validator(mode="after")

@@ -124,6 +124,23 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> tuple[Leaf
     raise EnvError(f"the observation space {type(space).__name__}{where} is not supported; {_OBSERVATIONS} are")
 
 
+def joined(of: tuple[Leaf, ...]) -> spaces.Space[Any]:
+    """The space that these leaves come from, without the parts that are left out.
+
+    >>> joined(leaves(Dict({"a": Discrete(2)})))
+    Dict('a': Discrete(2))
+    """
+    if of[0].path == ():
+        return of[0].space
+    parts: dict[Any, list[Leaf]] = {}
+    for leaf in of:
+        parts.setdefault(leaf.path[0], []).append(Leaf(leaf.path[1:], leaf.space))
+    inner = {key: joined(tuple(found)) for key, found in parts.items()}
+    if all(isinstance(key, int) for key in inner):
+        return spaces.Tuple(list(inner.values()))
+    return spaces.Dict(inner)
+
+
 def split(observation: Any, of: tuple[Leaf, ...]) -> Leaves:
     """Split one observation, or a batch in the format of Gymnasium's vectors, into leaves."""
     return tuple(np.asarray(_follow(observation, leaf.path), dtype=leaf.dtype) for leaf in of)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from outplay.config import ModelConfig
-from outplay.policies.encoder import Encoder
+from outplay.errors import ConfigError
 from outplay.policies.network import Network
 from outplay.policies.recurrent import Memory
 from outplay.spaces import Leaf
@@ -30,8 +30,10 @@ class ActorCritic(Network):
     ) -> None:
         """`num_params`: parameters of the action distribution. The last `num_constant` do not depend on the
         observation."""
-        super().__init__(leaves, config, num_previous)
+        super().__init__(leaves, config, generator, num_previous)
         shares = config.vf_share_layers
+        if self.core is not None and shares is False:
+            raise ConfigError("model.vf_share_layers: in recurrent networks, policy and value share their layers")
         self.shares_layers = self.core is not None or (self.has_images if shares is None else shares)
         self.with_value = with_value
         # A Gaussian's standard deviation does not depend on the observation.
@@ -39,7 +41,8 @@ class ActorCritic(Network):
         self.policy_head = nn.Linear(self.num_hidden, num_params - num_constant, bias=config.use_bias)
         if with_value:
             if not self.shares_layers:
-                self.value_encoder = Encoder(leaves, config) if self.has_images else self.encoder
+                own = self.has_images or self.is_custom
+                self.value_encoder = self._make_encoder()[0] if own else self.encoder
                 self.value_hidden = self._make_hidden()
             self.value_head = nn.Linear(self.num_hidden, 1)  # always with a bias: value normalisation adjusts it
         self.register_buffer("value_mean", torch.zeros(()))

@@ -48,9 +48,9 @@ class Dense:
 
     @classmethod
     def of(cls, network: Network) -> Self | None:
-        """Convert a network. None if it has images, one-hot inputs, lower precision, noisy layers, a recurrent core or
-        a distributional head."""
-        if network.core is not None:
+        """Convert a network. None if it has images, one-hot inputs, lower precision, noisy layers, a recurrent core, a
+        custom model or a distributional head."""
+        if network.core is not None or network.is_custom:
             return None
         layers = list(network.hidden)
         if any(leaf.is_image or isinstance(leaf.space, _CHOICES) for leaf in network.leaves):

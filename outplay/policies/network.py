@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from outplay.config import ModelConfig
 from outplay.errors import ConfigError
 from outplay.memory import check_parameters
+from outplay.policies.custom import CustomCore, CustomEncoder, FlatEncoder, is_recurrent, make_model
 from outplay.policies.encoder import Encoder, Normalisers, image_layout, is_normalisable
-from outplay.policies.recurrent import Memory, make_core
+from outplay.policies.recurrent import Core, Memory, make_core
 from outplay.policies.sparse import SparseLinear
-from outplay.spaces import Leaf
+from outplay.spaces import Leaf, joined
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -37,26 +38,34 @@ class Network(nn.Module):
     default_hiddens: ClassVar[list[int]] = [64, 64]
     default_activation: ClassVar[str] = "tanh"
 
-    encoder: Encoder
+    encoder: Encoder | CustomEncoder | FlatEncoder
     hidden: nn.Sequential
 
-    def __init__(self, leaves: tuple[Leaf, ...], config: ModelConfig, num_previous: int = 0) -> None:
-        """`num_previous`: inputs of the recurrent core beside the hidden layer, for the previous action and reward."""
+    def __init__(
+        self,
+        leaves: tuple[Leaf, ...],
+        config: ModelConfig,
+        generator: torch.Generator | None = None,
+        num_previous: int = 0,
+    ) -> None:
+        """`generator`: for the weights of a custom model. `num_previous`: inputs of the recurrent core for the previous
+        action and reward."""
         super().__init__()
         self.leaves = leaves
-        self.has_images = any(leaf.is_image for leaf in leaves)
-        hiddens = [512] if self.has_images else self.default_hiddens
+        self.is_custom = config.custom_model is not None
+        self.has_images = any(leaf.is_image for leaf in leaves) and not self.is_custom
+        hiddens = [] if self.is_custom else [512] if self.has_images else self.default_hiddens
         hiddens = config.fcnet_hiddens if config.fcnet_hiddens is not None else hiddens
         if config.sparse_inputs and (self.has_images or not hiddens):
             raise ConfigError("model.sparse_inputs: the first layer must be one of fcnet_hiddens, not a convolution")
-        self._config = config
+        self._config, self._generator = config, generator
         self._activation = _ACTIVATIONS[
             config.fcnet_activation or ("relu" if self.has_images else self.default_activation)
         ]
-        self.encoder = Encoder(leaves, config)
+        self.encoder, core = self._make_encoder()
         self._sizes = [self.encoder.num_features, *hiddens]
         self.hidden = self._make_hidden()
-        self.core = make_core(config, self._sizes[-1] + num_previous)
+        self.core = core or make_core(config, self._sizes[-1] + num_previous)
         self.num_hidden = self._sizes[-1] if self.core is None else self.core.num_outputs  # inputs of the heads
         for i, leaf in enumerate(leaves):
             if is_normalisable(leaf):
@@ -67,14 +76,29 @@ class Network(nn.Module):
         self.dtype = torch.bfloat16 if self.autocasts else torch.float32
         self._frozen: tuple[Normalisers, dict[nn.Module, nn.Module]] | None = None
 
+    def _make_encoder(self) -> tuple[Encoder | CustomEncoder | FlatEncoder, Core | None]:
+        """The encoder, and the core if it comes with a recurrent custom model."""
+        config = self._config
+        if not self.is_custom:
+            return Encoder(self.leaves, config), None
+        model = make_model(config.custom_model, config.custom_model_config, joined(self.leaves), self._generator)
+        if not is_recurrent(model):
+            return CustomEncoder(model, self.leaves), None
+        if config.fcnet_hiddens or config.is_recurrent:
+            other = "fcnet_hiddens" if config.fcnet_hiddens else "use_lstm, use_gru and use_attention"
+            raise ConfigError(f"model.{other}: a recurrent custom model replaces the whole network before the heads")
+        return FlatEncoder(self.leaves), CustomCore(model, self.leaves)
+
     def _make_hidden(self) -> nn.Sequential:
         return _mlp(self._sizes, self._activation, self._config)
 
     def _initialize(self, generator: torch.Generator, gains: dict[nn.Module, float]) -> None:
         """Draw the initial weights of all layers; `gains` are those of the heads."""
-        in_core = set() if self.core is None else set(self.core.modules())
+        own = {
+            part for module in self.modules() if isinstance(module, (Core, CustomEncoder)) for part in module.modules()
+        }
         for module in self.modules():
-            if module not in in_core:
+            if module not in own:
                 initialize(module, self._config.initializer, generator, gains.get(module, 2**0.5))
         if self.core is not None:
             self.core.initialize(generator)
@@ -89,7 +113,7 @@ class Network(nn.Module):
         for i, leaf in enumerate(self.leaves):
             if self.normalises and is_normalisable(leaf):
                 mean, scale = getattr(self, f"observation_mean_{i}"), getattr(self, f"observation_scale_{i}")
-                if leaf.is_image:
+                if self.has_images and leaf.is_image:
                     mean, scale = image_layout(mean[None], leaf).to(self.dtype), scale.to(self.dtype)
                 normalisers[i] = (mean, scale)
         return normalisers
@@ -111,7 +135,7 @@ class Network(nn.Module):
     def capturable(self) -> bool:
         """Whether a CUDA graph can capture it: no shapes that depend on values, no constants copied from the host."""
         kinds = (spaces.MultiDiscrete, spaces.Discrete)
-        fixed = self.core is None and not self.encoder.is_sparse
+        fixed = self.core is None and not self.is_custom and not self.encoder.is_sparse
         return fixed and not any(isinstance(leaf.space, kinds) for leaf in self.leaves)
 
     @property
@@ -143,6 +167,8 @@ class Network(nn.Module):
 
     def arranged(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Convert observations for the other methods: images to `image_layout`."""
+        if not self.has_images:
+            return observations
         return tuple(
             image_layout(x, leaf) if leaf.is_image else x for x, leaf in zip(observations, self.leaves, strict=True)
         )
@@ -174,18 +200,23 @@ class Network(nn.Module):
         return self
 
     def summary(self) -> str:
-        """Print and return a table of the layers with their number of parameters."""
+        """Print and return a table of the layers, the shapes of their parameters, and the number of parameters."""
         rows = [
-            (name or "(own)", type(module).__name__, f"{count:,}")
+            (name or "(own)", type(module).__name__, _shapes(module), f"{count:,}")
             for name, module in self.named_modules()
             if (count := sum(p.numel() for p in module.parameters(recurse=False)))
         ]
-        width = max(len(name) for name, _, _ in rows)
-        lines = [f"{name:<{width}}  {kind:<10} {count:>12}" for name, kind, count in rows]
         total = sum(p.numel() for p in self.parameters())
-        text = "\n".join([*lines, f"{'total':<{width}}  {'':<10} {total:>12,}"])
+        rows = [("layer", "type", "shapes", "parameters"), *rows, ("total", "", "", f"{total:,}")]
+        name, kind, shape, count = (max(len(row[i]) for row in rows) for i in range(4))
+        text = "\n".join(f"{a:<{name}}  {b:<{kind}}  {c:<{shape}}  {d:>{count}}" for a, b, c, d in rows)
         print(text)
         return text
+
+
+def _shapes(module: nn.Module) -> str:
+    """64×4, 64."""
+    return ", ".join("×".join(map(str, p.shape)) or "1" for p in module.parameters(recurse=False))
 
 
 def _mlp(sizes: list[int], activation: type[nn.Module], config: ModelConfig) -> nn.Sequential:

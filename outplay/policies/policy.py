@@ -57,7 +57,7 @@ class Policy:
         self.observation_space = spec.observation_space
         self.action_space = spec.action_space
         self.leaves: tuple[Leaf, ...] = leaves(spec.observation_space)
-        self.distribution = distribution_for(spec.action_space)
+        self.distribution = distribution_for(spec.action_space, spec.model.custom_action_dist)
         self._previous = PreviousInputs(spec.action_space, spec.model)
         self.network = self._make_network(torch.Generator().manual_seed(seed_for(spec.seed, "weights")))
         self.network.normalises = spec.normalize_observations
@@ -273,8 +273,7 @@ class Policy:
         """The recurrent state at the start of an episode: arrays by name, one row per lane; {} without a core."""
         if self.network.core is None:
             return {}
-        shapes = {**self.network.core.shapes(), **self._previous.shapes()}
-        return {name: np.zeros((lanes, *shape), np.float32) for name, shape in shapes.items()}
+        return {**self.network.core.initial(lanes), **self._previous.initial(lanes)}
 
     def to_env(self, actions: Array) -> Array:
         """Convert the policy's actions to the environment's: shifted, scaled and clipped to its space."""

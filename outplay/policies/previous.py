@@ -24,8 +24,9 @@ class PreviousInputs:
         self.uses_reward = config.lstm_use_prev_reward
         self.size = sum(max(1, choices) for choices in self._choices) + self.uses_reward
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {PREVIOUS: (self.size,)} if self.size else {}
+    def initial(self, lanes: int) -> dict[str, Array]:
+        """At the start of an episode there is no previous action: zeros."""
+        return {PREVIOUS: np.zeros((lanes, self.size), np.float32)} if self.size else {}
 
     def encoded(self, actions: Array) -> Array:
         """(B, size): the actions of the policy, and a reward of 0."""

@@ -85,7 +85,7 @@ class QNetwork(Network):
         num_previous: int = 0,
     ) -> None:
         self.is_noisy, self._sigma = q.noisy, q.noisy_sigma  # before super().__init__(), which creates the layers
-        super().__init__(leaves, model, num_previous)
+        super().__init__(leaves, model, generator, num_previous)
         self.kind = q.distributional
         self.num_actions = num_actions
         self.num_atoms = 1 if self.kind is None else q.num_atoms

@@ -51,8 +51,12 @@ class Core(nn.Module):
     num_outputs: int
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the state of one sequence. It starts as zeros."""
+        """The shapes of the state of one sequence."""
         raise NotImplementedError
+
+    def initial(self, sequences: int) -> dict[str, Array]:
+        """The state of sequences that start an episode."""
+        return {name: np.zeros((sequences, *shape), np.float32) for name, shape in self.shapes().items()}
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(outputs (L, S, H), state after the last step) of S sequences of L steps, x (L, S, F)."""

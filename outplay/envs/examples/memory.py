@@ -12,7 +12,7 @@ from gymnasium import spaces
 Array = np.ndarray
 
 
-class RepeatAfterMe(gymnasium.Env[int, int]):
+class RepeatAfterMe(gymnasium.Env[Any, Any]):
     """Repeat the observation of `repeat_delay` steps ago: +1 if the action is equal to it, else -1.
 
     An episode has 100 steps. The best return is 100 - repeat_delay. Without memory it is 0 on average.
@@ -45,7 +45,7 @@ class RepeatAfterMe(gymnasium.Env[int, int]):
         return self.seen[-1]
 
 
-class TMaze(gymnasium.Env[Array, int]):
+class TMaze(gymnasium.Env[Array, Any]):
     """Remember a sign to the end of a corridor, and turn that way (Bakker 2002).
 
     The first observation shows the sign. Actions: forward, left, right. At the junction, the right turn gives 1 and the
