@@ -12,6 +12,7 @@ TORCH = "torch==2.13.0"
 # What to install for each of them, on top of PyTorch.
 NEEDS: dict[str, list[str]] = {
     "sb3": ["stable-baselines3==2.9.2", "gymnasium==1.4.0", "ale-py==0.12.1", "opencv-python-headless"],
+    "sb3-contrib": ["sb3-contrib==2.9.2", "stable-baselines3==2.9.2", "gymnasium==1.4.0"],
     "rllib": ["ray[rllib]==2.60.0"],
 }
 

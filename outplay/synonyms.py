@@ -45,10 +45,8 @@ _STOP = "stop.timesteps_total"
 _ITERATIONS = "stop.training_iteration: an iteration collects train_batch_size steps and learns from them"
 _GPU = "num_gpus: 0 or 1"
 _LOSS = "–: the value loss is the mean squared error, that of DQN the Huber loss"
-_RECURRENT = "–: recurrent networks need a Policy of your own"
 _TRACKING = "–: write a callback, or log with loggers: [tensorboard]"
 _RESTARTS = "max_worker_restarts: a worker that crashes is always replaced"
-_RNN = _row(_RECURRENT)
 _REPLAY = _row("buffer_size: capacity; see also prioritized_replay, prioritized_replay_alpha, prioritized_replay_beta")
 
 # Each row lists the libraries that have the name: S = Stable-Baselines3 and its zoo, R = RLlib (old and new),
@@ -158,15 +156,18 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "ortho_init": _row("model.initializer: orthogonal or normal"),  # S
     "fcnet_kernel_initializer": _row("model.initializer: orthogonal or normal"),  # R
     "share_features_extractor": _row("model.vf_share_layers"),  # S
-    "features_extractor_class": _row("–: a network of your own needs a Policy of your own"),  # S
-    "features_extractor_kwargs": _row("–: a network of your own needs a Policy of your own"),  # S
-    "custom_model": _row("–: a network of your own needs a Policy of your own"),  # R
-    "rl_module_spec": _row("–: a network of your own needs a Policy of your own"),  # R
-    "use_lstm": _RNN,  # R
-    "lstm_cell_size": _RNN,  # R
-    "max_seq_len": _RNN,  # R
-    "burn_in_len": _RNN,  # R
-    "use_attention": _row("–: attention networks need a Policy of your own"),  # R
+    "features_extractor_class": _row("model.custom_model: a torch.nn.Module"),  # S
+    "features_extractor_kwargs": _row("model.custom_model_config"),  # S
+    "rl_module_spec": _row("model.custom_model: a torch.nn.Module"),  # R
+    "lstm_hidden_size": _row("model.lstm_cell_size: with model.use_lstm"),  # S
+    "n_lstm_layers": _row("–: an LSTM has one layer; model.lstm_cell_size is its size"),  # S
+    "shared_lstm": _row("–: policy and value share the LSTM"),  # S
+    "enable_critic_lstm": _row("–: policy and value share the LSTM"),  # S
+    "attention_memory_training": _row("model.attention_memory_inference: the same when acting and learning"),  # R
+    "attention_init_gru_gate_bias": _row("–: the transformer has residual connections without gates"),  # R
+    "attention_use_n_prev_actions": _row("model.lstm_use_prev_action: the last action"),  # R
+    "attention_use_n_prev_rewards": _row("model.lstm_use_prev_reward: the last reward"),  # R
+    "burn_in_len": _row("–: DQN does not train recurrent networks; PPO, A2C and PG do"),  # R
     # environments and collecting
     "env_id": _row("env"),  # C
     "task": _row("env"),  # T

@@ -115,6 +115,7 @@ class Algorithm(Generic[C_co]):
         self.episodes = EpisodeWindow(self.config.metrics_num_episodes)
         with enough_memory("the network"):
             self.policy = self._policy_spec.make().to("cuda" if self.config.num_gpus else "cpu")
+            setup.check_recurrence(self.policy, algorithm, self.Learner.supports_recurrence)
             self.learner = self.Learner(self.policy, self.config, self.env_spec.stacked_frames)
         self._collector: Collector | None = None
         self._states: list[GroupState] | None = None

@@ -58,6 +58,12 @@ def check_masks(env: str, probe: Probe, algorithm: str, supports_masks: bool) ->
         )
 
 
+def check_recurrence(policy: Policy, algorithm: str, supports_recurrence: bool) -> None:
+    """Raise ConfigError if the network is recurrent and the algorithm cannot train such networks."""
+    if policy.network.core is not None and not supports_recurrence:
+        raise ConfigError(f"model: {algorithm} cannot train recurrent networks; use PPO, A2C or PG, or frame_stack")
+
+
 def warn_about_environment(env: str, probe: Probe) -> None:
     """Log why resuming will not be exact, and which observations are ignored."""
     if probe.inexact:

@@ -95,6 +95,7 @@ class ReplayLearner(Learner[C], ABC):
     """
 
     State: ClassVar[type[LearnerState]] = ReplayLearnerState
+    supports_recurrence = False  # the replay buffer draws single transitions
     supports_masks = False  # the replay buffer has no masks of the next observations, which targets would need
 
     def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:

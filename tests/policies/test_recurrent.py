@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outplay import A2C, PG, PPO, ConfigError
+from outplay import A2C, DQN, PG, PPO, ConfigError
 from outplay.config import ModelConfig
 from outplay.envs.examples import RepeatAfterMe
 from outplay.fragments import Batch, join
@@ -213,3 +213,8 @@ def test_every_core_and_on_policy_algorithm_learns_to_remember(core: str, algori
     model = {**CORES[core], "lstm_cell_size": 32}
     lr = 5e-4 if core == "attention" else 2e-3
     assert learned(model, algorithm, 40_000 if algorithm is PPO else 150_000, lr=lr) > 60
+
+
+def test_an_algorithm_with_a_replay_buffer_refuses_recurrent_networks() -> None:
+    with pytest.raises(ConfigError, match="DQN cannot train recurrent networks"):
+        DQN(env=RepeatAfterMe, config={"num_workers": 0, "model": {"use_lstm": True}})
