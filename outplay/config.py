@@ -7,7 +7,7 @@ own file, as a subclass of `AlgorithmConfig`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainSerializer, model_validator
 
@@ -142,6 +142,18 @@ class OptimizerConfig(Settings):
     momentum: Fraction = Field(0.0, description="SGD: momentum.")
 
 
+# The types of exploration that other algorithms and libraries have, and what they are for.
+_EXPLORATION = {
+    "StochasticSampling": "samples from the policy's action distribution: for PPO, A2C and PG",
+    "EpsilonGreedy": "is for algorithms with Q-values: DQN",
+    "SoftQ": "is for algorithms with Q-values: DQN",
+    "Random": "is for algorithms that learn from the actions of any policy: DQN",
+    "GaussianNoise": "is for policies with deterministic continuous actions, which no algorithm has yet",
+    "OrnsteinUhlenbeckNoise": "is for policies with deterministic continuous actions, which no algorithm has yet",
+    "ParameterNoise": "is not implemented; DQN has noisy networks (noisy: true)",
+}
+
+
 class ExplorationConfig(Settings):
     """Exploration while training."""
 
@@ -149,6 +161,15 @@ class ExplorationConfig(Settings):
         "StochasticSampling",
         description="Sample from the policy's action distribution: the only type for on-policy algorithms.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_types(cls, data: Any) -> Any:
+        given = data.get("type") if isinstance(data, dict) else None
+        allowed = get_args(cls.model_fields["type"].annotation)
+        if isinstance(given, str) and given in _EXPLORATION and given not in allowed:
+            raise ValueError(f"type: {given} {_EXPLORATION[given]}; here: {', '.join(allowed)}")
+        return data
 
 
 def split_envs(num_envs: int, num_groups: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 from torch import Tensor
@@ -32,11 +32,17 @@ from outplay.streams import stream
 _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018
 
 
-class EpsilonConfig(ExplorationConfig):
-    """ε-greedy exploration. With `async`, the defaults are those of Ape-X: a constant ε of 0.4, and a spread of 7."""
+class QExplorationConfig(ExplorationConfig):
+    """Exploration by Q-values. With `async`, the defaults are those of Ape-X: a constant ε of 0.4, a spread of 7."""
 
-    type: Literal["EpsilonGreedy"] = Field(  # type: ignore[assignment]
-        "EpsilonGreedy", description="A random action with probability ε: the only type for DQN."
+    type: Literal["EpsilonGreedy", "SoftQ", "Random"] = Field(  # type: ignore[assignment]
+        "EpsilonGreedy",
+        description="EpsilonGreedy: a random action with probability ε. SoftQ: an action with probability ∝ "
+        "exp(Q/temperature). Random: all actions are random.",
+    )
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(1.0, description="SoftQ: temperature.")
+    temperature_schedule: Schedule | None = Field(
+        None, description="SoftQ: temperature as [[step, value], …], linearly interpolated; replaces temperature."
     )
     initial_epsilon: Fraction = Field(1.0, description="Initial ε.")
     final_epsilon: Fraction = Field(0.05, description="Final ε.")
@@ -52,13 +58,28 @@ class EpsilonConfig(ExplorationConfig):
         0.0, description="Per-environment ε: environment i of N uses ε^(1 + spread · i/(N − 1)); 0: the same for all."
     )
 
+    @model_validator(mode="after")
+    def _check_temperature(self) -> Self:
+        if self.temperature_schedule and min(value for _, value in self.temperature_schedule) <= 0:
+            raise ValueError("temperature_schedule: all temperatures must be greater than 0")
+        return self
+
+    def values(self, timesteps: int) -> dict[str, float]:
+        """The exploration values of the policy at a step."""
+        if self.type == "SoftQ":
+            return {"temperature": at(self.temperature_schedule, self.temperature, timesteps)}
+        if self.type == "Random":
+            return {"epsilon": 1.0}
+        points = [(0.0, self.initial_epsilon), (float(self.epsilon_timesteps), self.final_epsilon)]
+        return {"epsilon": at(self.epsilon_schedule or points, 0.0, timesteps)}
+
 
 class DQNConfig(ReplayConfig):
     """Settings of DQN."""
 
     num_envs: Lanes = with_default(AlgorithmConfig, "num_envs", 8)
     train_batch_size: Positive = with_default(AlgorithmConfig, "train_batch_size", 256)
-    exploration_config: EpsilonConfig = Field(EpsilonConfig(), description="ε-greedy exploration.")
+    exploration_config: QExplorationConfig = Field(QExplorationConfig(), description="How to explore.")
     lr: NotNegative = with_default(AlgorithmConfig, "lr", 5e-4)
     grad_clip: Annotated[float, Field(gt=0)] | None = with_default(AlgorithmConfig, "grad_clip", 10.0)
     double_q: bool = Field(True, description="Double Q-learning (van Hasselt et al. 2016).")
@@ -86,6 +107,13 @@ class DQNConfig(ReplayConfig):
         return data
 
     @model_validator(mode="after")
+    def _check_noisy(self) -> DQNConfig:
+        kind = self.exploration_config.type
+        if self.noisy and kind != "EpsilonGreedy":
+            raise ValueError(f"noisy networks explore by themselves; leave exploration_config.type {kind} out")
+        return self
+
+    @model_validator(mode="after")
     def _check_atoms(self) -> DQNConfig:
         if self.v_min >= self.v_max:
             raise ValueError(f"v_min ({self.v_min:g}) must be less than v_max ({self.v_max:g})")
@@ -97,7 +125,7 @@ class DQNLearner(ReplayLearner[DQNConfig]):
 
     def __init__(self, policy: Policy, config: DQNConfig, frame_stack: int = 1) -> None:
         super().__init__(policy, config, frame_stack)
-        self.set_epsilon()
+        self.set_exploration()
 
     def make_networks(self) -> None:
         assert isinstance(self.policy, QPolicy)
@@ -105,7 +133,7 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         self.target = self.add_target("target", self.q_network, self.policy.flat)
 
     def start_iteration(self) -> None:
-        self.set_epsilon()  # loaded weights may carry the ε of another run
+        self.set_exploration()  # loaded weights may carry the ε of another run
 
     def before_update(self) -> None:
         if self.config.noisy:
@@ -124,17 +152,15 @@ class DQNLearner(ReplayLearner[DQNConfig]):
 
     def take(self, fragments: Sequence[Fragment], timesteps: int) -> None:
         super().take(fragments, timesteps)
-        self.set_epsilon()
+        self.set_exploration()
 
     def metrics(self) -> dict[str, float]:
         return {**self.policy.exploration, **super().metrics()}
 
-    def set_epsilon(self) -> None:
-        """Set the policy's ε to the value of its schedule at the current step."""
-        config = self.config.exploration_config
-        points = [(0.0, config.initial_epsilon), (float(config.epsilon_timesteps), config.final_epsilon)]
-        epsilon = at(config.epsilon_schedule or points, 0.0, self.timesteps)
-        self.policy.exploration = {"epsilon": 0.0 if self.config.noisy else epsilon}
+    def set_exploration(self) -> None:
+        """Set the policy's ε, or its temperature, to the value of its schedule at the current step."""
+        values = self.config.exploration_config.values(self.timesteps)
+        self.policy.exploration = {"epsilon": 0.0} if self.config.noisy else values
 
 
 class DQN(Algorithm[DQNConfig]):

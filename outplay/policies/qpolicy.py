@@ -53,6 +53,8 @@ class QPolicy(Policy):
     def for_lanes(self, first: int, number: int, total: int) -> Self:
         """A copy with the ε of these lanes, which shares the network. Valid until the next Weights."""
         shared = copy.copy(self)
+        if "epsilon" not in self.exploration:
+            return shared
         exponents = 1.0 + self._options.epsilon_spread * np.arange(first, first + number) / max(1, total - 1)
         shared._epsilons = self.exploration["epsilon"] ** exponents
         return shared
@@ -75,6 +77,11 @@ class QPolicy(Policy):
     def _choose(self, params: Array, mask: Array | None, explore: bool, rng: np.random.Generator) -> Array:
         best: Array = params.argmax(-1)
         if not explore:
+            return best
+        if (temperature := self.exploration.get("temperature")) is not None:
+            # The maximum of logits plus Gumbel noise is a sample of their softmax. Forbidden actions have no chance.
+            noisy: Array = params.astype(np.float64) / temperature + rng.gumbel(size=params.shape)
+            best = noisy.argmax(-1)
             return best
         epsilons: Any = self.exploration["epsilon"] if self._epsilons is None else self._epsilons
         is_random = rng.random(len(params)) < epsilons
