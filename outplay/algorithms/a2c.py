@@ -48,16 +48,17 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
     """One gradient step per batch."""
 
     def parameter_groups(self) -> Sequence[ParameterGroup]:
-        (whole,) = super().parameter_groups()
+        whole, *others = super().parameter_groups()
         if self.actor_critic.shares_layers:
-            return [whole]
+            return [whole, *others]
         critic = [p for name, p in self.actor_critic.named_parameters() if name.startswith("value_")]
         actor, critic_group = whole.split("critic", critic, self.config.critic_lr_scale)
-        return [replace(actor, name="actor"), critic_group]
+        return [replace(actor, name="actor"), critic_group, *others]
 
-    def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
+    def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
         """One gradient step on −log π(a) A + c_v (V − target)² − c_e H, averaged over the batch."""
         config = self.config
+        intrinsic = self.add_intrinsic_rewards(batch)
         estimates = self.estimates(batch, config.lambda_, config.use_gae)
         if config.normalize_values:
             self.update_value_normaliser(batch.rows(estimates.targets))
@@ -72,9 +73,11 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
         value_loss = torch.nn.functional.mse_loss(values, rows.targets)
         entropy = self.distribution.entropy(params).mean()
         loss = policy_loss + config.vf_loss_coeff * value_loss - entropy_coeff * entropy
-        norm = self.optimizer.step(loss, lr, config.grad_clip)
+        norm = self.optimizer.step(loss, lr, config.grad_clip, self.policy_groups)
+        self.train_intrinsic(rows, iteration, lr)
         check_norm(float(norm), lr)
         return {
+            **intrinsic,
             "total_loss": float(loss.detach()),
             "policy_loss": float(policy_loss.detach()),
             "vf_loss": float(value_loss.detach()),

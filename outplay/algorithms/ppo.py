@@ -82,6 +82,7 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
         config = self.config
+        intrinsic = self.add_intrinsic_rewards(batch)
         if config.use_critic:
             estimates = self.estimates(batch, config.lambda_, config.use_gae)
         else:
@@ -91,6 +92,7 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
         rows = self.rows(batch, estimates, config.normalize_advantages)
         lr = self.lr(timesteps)
         entropy_coeff = config.entropy_coeff_at(timesteps)
+        self.train_intrinsic(rows, iteration, lr)
 
         measured, norms = [], []
         for epoch in range(config.num_sgd_iter):
@@ -108,6 +110,7 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
         self._adapt_kl_coeff(means["kl"])
         return {
             **means,
+            **intrinsic,
             "grad_norm": mean_norm,
             "explained_variance": explained_variance(batch.rows(estimates.values), batch.rows(estimates.targets)),
             "lr": lr,
@@ -126,7 +129,7 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
         self, rows: Rows, lr: Scalar, entropy_coeff: Scalar, kl_coeff: Scalar, measure: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
         loss, metrics = self.loss(rows, entropy_coeff, kl_coeff, measure)
-        return self.optimizer.step(loss, lr, self.config.grad_clip), metrics
+        return self.optimizer.step(loss, lr, self.config.grad_clip, self.policy_groups), metrics
 
     def loss(
         self, rows: Rows, entropy_coeff: Scalar, kl_coeff: Scalar, measure: bool = True

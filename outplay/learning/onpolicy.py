@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -14,18 +14,21 @@ from torch import Tensor
 
 from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Minibatch
-from outplay.fragments import Batch
+from outplay.fragments import Batch, Fragment
 from outplay.learning import returns
+from outplay.learning.intrinsic import Distillation, IntrinsicConfig
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments
+from outplay.learning.optimizers import ParameterGroup
 from outplay.policies import ActorCritic
 from outplay.policies.recurrent import PREVIOUS, Memory
 from outplay.schema import FiniteNumber, validated_part
 from outplay.settings import Fraction, NotNegative, Schedule, at
 from outplay.spaces import Leaves
-from outplay.streams import stream
+from outplay.streams import seed_for, stream
 
 Array = np.ndarray
 
+_INTRINSIC_MINIBATCH = 256
 _VALUE_DECAY = 0.9  # of the moving moments of value targets
 
 
@@ -44,6 +47,9 @@ class ActorCriticConfig(AlgorithmConfig):
     entropy_coeff_schedule: Schedule | None = Field(
         None, description="entropy_coeff as [[step, value], …], linearly interpolated; replaces entropy_coeff."
     )
+    intrinsic_reward: IntrinsicConfig | None = Field(
+        None, description="Intrinsic rewards for new observations, beside those of the environment: {type: RND}."
+    )
 
     def entropy_coeff_at(self, timesteps: int) -> float:
         return at(self.entropy_coeff_schedule, self.entropy_coeff, timesteps)
@@ -54,6 +60,7 @@ C = TypeVar("C", bound=AlgorithmConfig)
 
 class OnPolicyState(LearnerState):
     value_moments: Annotated[list[FiniteNumber], Field(min_length=3, max_length=3)]
+    intrinsic_scale: Annotated[list[FiniteNumber], Field(min_length=2, max_length=2)] | None = None
 
 
 @dataclass
@@ -110,6 +117,61 @@ class OnPolicyLearner(Learner[C]):
     State: ClassVar[type[LearnerState]] = OnPolicyState
 
     value_moments: tuple[float, float, float] = (0.0, 0.0, 0.0)  # weight, mean and mean square of the value targets
+
+    intrinsic: Distillation | None = None  # with intrinsic rewards
+
+    def make_networks(self) -> None:
+        settings = getattr(self.config, "intrinsic_reward", None)
+        if settings is None:
+            return
+        seed = seed_for(self.config.seed, "intrinsic")
+        self.intrinsic = Distillation(self.policy.leaves, settings, seed)
+        self._predictor_flat = self.add_network("rnd", self.intrinsic.predictor)
+        self.add_network("rnd_target", self.intrinsic.target)
+        self.intrinsic.predictor.normalises = self.intrinsic.target.normalises = True
+
+    def parameter_groups(self) -> Sequence[ParameterGroup]:
+        groups = super().parameter_groups()
+        if self.intrinsic is None:
+            return groups
+        parameters = list(self.intrinsic.predictor.parameters())
+        return [*groups, ParameterGroup("rnd", parameters, self._predictor_flat, self.config.optimizer)]
+
+    @torch.no_grad()
+    def add_intrinsic_rewards(self, batch: Batch) -> dict[str, float]:
+        """Add the intrinsic rewards of the observations that steps lead to. Returns metrics."""
+        if self.intrinsic is None:
+            return {}
+        if not self.config.normalize_observations:  # otherwise they are updated once per iteration
+            self.update_normalisers(batch)
+        following = tuple(
+            np.concatenate([leaf[1:], last[None]])
+            for leaf, last in zip(batch.observations, batch.last_observations, strict=True)
+        )
+        flat = self.tensors(tuple(leaf.reshape(-1, *leaf.shape[2:]) for leaf in following))
+        errors = self.intrinsic.errors(flat).cpu().numpy().reshape(batch.rewards.shape)
+        # After the last step of an episode comes the first observation of another one.
+        inside = batch.valid & ~(batch.terminated | batch.truncated)
+        self.intrinsic_rewards = self.intrinsic.rewards(errors, inside) * inside
+        return {"intrinsic_reward_mean": float(self.intrinsic_rewards[batch.valid].mean())}
+
+    def rewards(self, batch: Batch | Fragment) -> Array:
+        rewards = super().rewards(batch)
+        return rewards if self.intrinsic is None else rewards + self.intrinsic_rewards
+
+    def train_intrinsic(self, rows: Rows, iteration: int, lr: float) -> None:
+        """Train the predictor of intrinsic rewards for one epoch."""
+        if self.intrinsic is None:
+            return
+        order = torch.from_numpy(stream(self.config.seed, "intrinsic", iteration).permutation(len(rows)))
+        for chosen in torch.split(order.to(self.device), _INTRINSIC_MINIBATCH):
+            observations = tuple(_shuffled(leaf, chosen) for leaf in rows.observations)
+            self.optimizer.step(self.intrinsic.errors(observations).mean(), lr, only=["rnd"])
+
+    @property
+    def policy_groups(self) -> list[str]:
+        """The optimizer's parameter groups of policy and value."""
+        return [name for name in self.optimizer.groups if name != "rnd"]
 
     @property
     def actor_critic(self) -> ActorCritic:
@@ -255,7 +317,10 @@ class OnPolicyLearner(Learner[C]):
 
     def state(self) -> JsonAndTensors:
         state, tensors = super().state()
-        return {"value_moments": list(self.value_moments), **state}, tensors
+        state = {"value_moments": list(self.value_moments), **state}
+        if self.intrinsic is not None:
+            state["intrinsic_scale"] = [self.intrinsic.weight, self.intrinsic.square]
+        return state, tensors
 
     def check_moments(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         super().check_moments(state, tensors)
@@ -263,6 +328,8 @@ class OnPolicyLearner(Learner[C]):
 
     def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
         self._load_value_moments(state)
+        if self.intrinsic is not None and state.get("intrinsic_scale") is not None:
+            self.intrinsic.weight, self.intrinsic.square = map(float, state["intrinsic_scale"])
         return super().load(state, tensors, segments)
 
     def start_from_weights(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:

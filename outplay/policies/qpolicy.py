@@ -80,9 +80,8 @@ class QPolicy(Policy):
             return best
         if (temperature := self.exploration.get("temperature")) is not None:
             # The maximum of logits plus Gumbel noise is a sample of their softmax. Forbidden actions have no chance.
-            noisy: Array = params.astype(np.float64) / temperature + rng.gumbel(size=params.shape)
-            best = noisy.argmax(-1)
-            return best
+            drawn: Array = (params.astype(np.float64) / temperature + rng.gumbel(size=params.shape)).argmax(-1)
+            return drawn
         epsilons: Any = self.exploration["epsilon"] if self._epsilons is None else self._epsilons
         is_random = rng.random(len(params)) < epsilons
         if not is_random.any():
