@@ -47,6 +47,8 @@ class Fragment:
     final_steps: Array  # (K,)
     final_lanes: Array  # (K,)
     action_mask: Array | None = None  # (T, E, n): True where an action was allowed; None without action masks
+    last_action_mask: Array | None = None  # (E, n): of last_observations
+    final_action_mask: Array | None = None  # (K, n): of final_observations
     policy_state: dict[str, Array] = field(default_factory=dict)  # (E, …) each
     last_policy_state: dict[str, Array] = field(default_factory=dict)  # (E, …) each
     sequence_length: int | None = None

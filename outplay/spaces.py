@@ -54,10 +54,10 @@ class Leaf:
         return "observation" + "".join(f"[{key!r}]" for key in self.path)
 
 
-class LeftOut(spaces.Space[Any]):
-    """Placeholder for a text part of an observation, which the networks ignore."""
+class NotSeen(spaces.Space[Any]):
+    """Placeholder for a part of an observation that networks do not see."""
 
-    def sample(self, mask: Any = None, probability: Any = None) -> None:  # noqa: ARG002
+    def sample(self, mask: Any = None, probability: Any = None) -> Any:  # noqa: ARG002
         return None
 
     def contains(self, x: Any) -> bool:  # noqa: ARG002
@@ -66,6 +66,10 @@ class LeftOut(spaces.Space[Any]):
     @property
     def is_np_flattenable(self) -> bool:
         return False
+
+
+class LeftOut(NotSeen):
+    """Placeholder for a text part of an observation."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LeftOut)
@@ -118,7 +122,7 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> tuple[Leaf
         if 0 in (space.shape or ()):
             raise EnvError(f"the {Leaf(path, space).name} has nothing in it: its space is {space}")
         return (Leaf(path, space),)
-    if isinstance(space, LeftOut):
+    if isinstance(space, NotSeen):
         return ()
     where = f" at {Leaf(path, space).name}" if path else ""
     raise EnvError(f"the observation space {type(space).__name__}{where} is not supported; {_OBSERVATIONS} are")
@@ -287,44 +291,3 @@ def _nested(space: spaces.Space[Any], flat: np.ndarray) -> tuple[Any, int]:
     used = int(np.prod(shape))
     numbers = flat[:used].astype(space.dtype)
     return (numbers.reshape(shape) if shape else numbers[0]), used
-
-
-def mask_sizes(space: spaces.Space[Any]) -> list[int]:
-    """The number of choices of each part of a masked action: [n] for Discrete(n), nvec for MultiDiscrete(nvec)."""
-    if isinstance(space, spaces.Discrete):
-        return [int(space.n)]
-    if isinstance(space, spaces.MultiDiscrete):
-        return [int(n) for n in space.nvec.ravel()]
-    raise EnvError(f"action masks need a Discrete or MultiDiscrete action space, but this one is {in_one_line(space)}")
-
-
-def checked_mask(mask: Any, sizes: list[int], source: str) -> np.ndarray:
-    """Check and convert an action mask to a bool array (sum of sizes,), True where an action is allowed."""
-    try:
-        array = np.asarray(mask)
-    except ValueError as error:  # a ragged list
-        raise EnvError(f"{source} a {type(mask).__name__} that is not an array") from error
-    if array.shape != (sum(sizes),):
-        raise EnvError(f"{source} a mask of shape {array.shape}; one entry per choice is needed: ({sum(sizes)},)")
-    if array.dtype != bool:
-        if array.dtype.kind not in "iuf" or ((array != 0) & (array != 1)).any():
-            raise EnvError(f"{source} a mask with values other than True and False (1 and 0)")
-        array = array.astype(bool)
-    if not array.any():
-        raise EnvError(f"{source} a mask that allows no action")
-    if len(sizes) > 1:
-        begins = np.cumsum([0, *sizes[:-1]])
-        allowed = np.logical_or.reduceat(array, begins)
-        if not allowed.all():
-            raise EnvError(f"{source} a mask that allows no choice for part {int(allowed.argmin())} of the action")
-    return array
-
-
-def sample_allowed(space: spaces.Space[Any], mask: np.ndarray, rng: np.random.Generator) -> Any:
-    """Draw a random action that the mask allows, in the environment's format."""
-    parts = np.split(mask, np.cumsum(mask_sizes(space))[:-1])
-    choices = [int(rng.choice(np.flatnonzero(part))) for part in parts]
-    if isinstance(space, spaces.Discrete):
-        return space.start + np.asarray(choices[0], space.dtype)
-    assert isinstance(space, spaces.MultiDiscrete)
-    return space.start + np.reshape(choices, space.shape).astype(space.dtype)

@@ -20,6 +20,7 @@ BASICS = (
     "errors",
     "streams",
     "spaces",
+    "masks",
     "config",
     "settings",
     "metrics",

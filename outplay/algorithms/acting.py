@@ -9,6 +9,7 @@ import numpy as np
 
 from outplay import spaces
 from outplay.errors import ConfigError, EnvError
+from outplay.masks import checked_mask, mask_in, mask_sizes
 from outplay.policies import Policy
 from outplay.spaces import Leaf, Leaves
 
@@ -29,6 +30,8 @@ def predict(
     number = len(rows[0])
     if state is not None and episode_start is not None:
         state = _restarted(state, policy.initial_state(number), episode_start, number)
+    if action_masks is None:
+        action_masks = _masks_in(observation, policy, is_batch)
     mask = None if action_masks is None else _masks(action_masks, policy, number, is_batch)
     actions, next_state, _ = policy.act_on_rows(rows, state, mask, not deterministic, rng)
     space = policy.action_space
@@ -68,9 +71,15 @@ def _restarted(
     return restarted
 
 
+def _masks_in(observation: Any, policy: Policy, is_batch: bool) -> Any:
+    """The action masks in the observations, if they have any."""
+    masks = mask_in(observation, policy.observation_space, _SOURCE)
+    return list(zip(*masks, strict=True)) if is_batch and isinstance(masks, tuple) else masks
+
+
 def _masks(masks: Any, policy: Policy, number: int, is_batch: bool) -> np.ndarray:
-    sizes = spaces.mask_sizes(policy.action_space)
+    sizes = mask_sizes(policy.action_space)
     given = masks if is_batch else [masks]
     if len(given) != number:
         raise ConfigError(f"predict(): {number} observations need {number} action masks, not {len(given)}")
-    return np.stack([spaces.checked_mask(mask, sizes, _SOURCE) for mask in given])
+    return np.stack([checked_mask(mask, sizes, _SOURCE) for mask in given])

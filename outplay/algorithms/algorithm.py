@@ -104,7 +104,6 @@ class Algorithm(Generic[C_co]):
         env_spec = setup.env_spec(name, factory, self.config)
         self.probe = probe_env(env_spec, self.config.seed)
         self.env_spec = replace(env_spec, global_streams=self.probe.global_streams)
-        setup.check_masks(name, self.probe, algorithm, self.Learner.supports_masks)
         self.config = resolved(self.config, self.env_spec, self.probe, resuming)
         setup.warn_about_environment(name, self.probe)
         self.inexact = self.probe.inexact  # why a resumed run would not be exact; empty if it is
@@ -312,7 +311,7 @@ class Algorithm(Generic[C_co]):
         """The action for one observation. With a recurrent `state`: (action, next state, extras).
 
         Without a state, the observation is treated as the first of an episode. `explore` overrides the setting. `mask`
-        is the result of the environment's `action_masks()`.
+        is the environment's action mask; default: the one in the observation, if it has one.
 
         >>> state = trainer.get_policy().initial_state(1)
         >>> action, state, _ = trainer.compute_single_action(observation, state)
@@ -352,7 +351,7 @@ class Algorithm(Generic[C_co]):
         state          of a recurrent policy: the state that the last call returned; None at the start of an episode
         episode_start  where it is true, the state is reset: one boolean per observation
         deterministic  the most likely actions, instead of exploring
-        action_masks   `action_masks()` of the environment: one, or one per observation
+        action_masks   of the environment: one, or one per observation; default: those in the observations, if any
 
         The next state is None if the policy has none.
 

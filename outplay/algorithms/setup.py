@@ -10,7 +10,7 @@ from typing import Any
 from outplay.collect import RolloutSpec
 from outplay.config import AlgorithmConfig
 from outplay.envs import EnvSpec, Probe, env_name
-from outplay.errors import ConfigError, EnvError
+from outplay.errors import ConfigError
 from outplay.policies import Policy, PolicySpec
 
 log = logging.getLogger("outplay")
@@ -49,15 +49,6 @@ def env_spec(name: str, factory: Any, config: AlgorithmConfig) -> EnvSpec:
     )
 
 
-def check_masks(env: str, probe: Probe, algorithm: str, supports_masks: bool) -> None:
-    """Raise EnvError if the environment has action masks and the algorithm does not support them."""
-    if probe.has_action_masks and not supports_masks:
-        raise EnvError(
-            f"environment {env!r} has action_masks(), and {algorithm} does not support action masks; use PPO, A2C or "
-            "PG, or an environment without them"
-        )
-
-
 def check_recurrence(policy: Policy, algorithm: str, supports_recurrence: bool) -> None:
     """Raise ConfigError if the network is recurrent and the algorithm cannot train such networks."""
     if policy.network.core is not None and not supports_recurrence:
@@ -65,10 +56,14 @@ def check_recurrence(policy: Policy, algorithm: str, supports_recurrence: bool) 
 
 
 def warn_about_environment(env: str, probe: Probe) -> None:
-    """Log why resuming will not be exact, and which observations are ignored."""
+    """Log why resuming will not be exact, where action masks come from, and which observations are ignored."""
     if probe.inexact:
         remedy = f"; {probe.remedy}" if probe.remedy else ""
         log.warning("environment %r: %s, so a resumed run will not be exact%s", env, probe.inexact, remedy)
+    if probe.mask_sources:
+        log.info("environment %r: %s is its action mask", env, probe.mask_sources[0])
+    if probe.mask_warning:
+        log.warning("environment %r: %s", env, probe.mask_warning)
     if probe.left_out:
         log.warning("environment %r: text is left out of its observations: %s", env, ", ".join(probe.left_out))
 
@@ -85,6 +80,7 @@ def policy_spec(config: AlgorithmConfig, probe: Probe, policy_class: type[Policy
         clip_actions=config.clip_actions,
         policy_class=policy_class,
         options=policy_class.options_from(config),
+        with_masks=probe.has_action_masks,
     )
 
 

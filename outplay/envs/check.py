@@ -13,10 +13,11 @@ import numpy as np
 from outplay import spaces
 from outplay.envs.lookup import EnvSpec, find_env
 from outplay.envs.making import has_native_vector
+from outplay.envs.masking import MaskReader
 from outplay.envs.oldstyle import OldStyleEnv
-from outplay.envs.probe import probe_env
-from outplay.envs.wrappers import mask_method
+from outplay.envs.probe import probe_env, unused_masks
 from outplay.errors import OutplayError
+from outplay.masks import sample_allowed
 
 _STEPS = 1000
 
@@ -71,7 +72,8 @@ def _check_instance(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tup
             "reset(seed=None, options=None) return (observation, info), and let step() return (observation, reward, "
             "terminated, truncated, info)",
         )
-    leaves = spaces.leaves(spaces.without_text(env.observation_space))
+    masks = MaskReader(spec.name, [env], spec.frame_stack)
+    leaves = spaces.leaves(spaces.without_text(masks.observation_space))
     spaces.check_action_space(env.action_space)
     in_one_line = spaces.in_one_line
     yield "ok", f"observation space {in_one_line(env.observation_space)}, action space {in_one_line(env.action_space)}"
@@ -81,16 +83,16 @@ def _check_instance(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tup
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         yield "problem", f"reset() must return (observation, info) with info a dict, not {type(result).__name__}"
         return
-    masks, rng = mask_method(env), np.random.default_rng(0)
+    masks.after_reset(0, *result)
+    rng = np.random.default_rng(0)
     problems: dict[str, str] = {}  # the first message of each kind
     ended = 0
     for kind, problem in _observation_problems(env, leaves, result[0]):
         problems.setdefault(kind, f"reset() returned {problem}")
     for number in range(1, _STEPS + 1):
         action = env.action_space.sample()
-        if masks is not None:
-            mask = spaces.checked_mask(masks(), spaces.mask_sizes(env.action_space), "action_masks() returned")
-            action = spaces.sample_allowed(env.action_space, mask, rng)
+        if masks.rows is not None:
+            action = sample_allowed(env.action_space, masks.rows[0], rng)
         step = env.step(action)
         if not isinstance(step, tuple) or len(step) != 5:
             yield "problem", "step() must return (observation, reward, terminated, truncated, info)"
@@ -100,9 +102,11 @@ def _check_instance(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tup
             problems.setdefault(kind, f"step() returned {problem} (step {number})")
         for kind, problem in _step_problems(reward, terminated, truncated, info):
             problems.setdefault(kind, f"{problem} (step {number})")
+        if masks.rows is not None:
+            masks.after_step(0, observation, info, bool(terminated), bool(truncated))
         if terminated or truncated:
             ended += 1
-            env.reset(seed=ended)
+            masks.after_reset(0, *env.reset(seed=ended))
     yield from (("problem", sentence) for sentence in problems.values())
     if not problems:
         yield "ok", f"{_STEPS:,} random steps in {ended} episodes follow the Gymnasium API"
@@ -111,8 +115,10 @@ def _check_instance(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tup
             "note",
             f"no episode ended within {_STEPS:,} random steps; if this is not intended, set max_episode_steps",
         )
-    if masks is not None:
-        yield "ok", "it has action_masks(): the policy takes only allowed actions"
+    if masks.sources:
+        yield "ok", f"it has {masks.sources[0]}: the policy takes only allowed actions"
+    if problem := unused_masks(masks.sources, masks.unused):
+        yield "note", problem
     if has_native_vector(spec):
         yield "ok", "it runs in a native vector"
     probe = probe_env(spec)

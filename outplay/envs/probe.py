@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from outplay.envs.lookup import EnvSpec
 from outplay.envs.making import has_native_vector, make_vector
 from outplay.envs.vector import PythonVector, Vector
 from outplay.envs.wrappers import statistics_in
-from outplay.spaces import Leaf, flat_action, sample_allowed, text_in
+from outplay.masks import sample_allowed
+from outplay.spaces import Leaf, flat_action, text_in
 from outplay.streams import seed_for, stream
 
 _STEPS = 500
@@ -54,9 +55,18 @@ class Probe:
     step_seconds: float  # of one environment; a native vector is faster per environment
     reset_seconds: float
     pace_seconds: float  # of a step, including its share of the resets
-    has_action_masks: bool = False
+    mask_sources: tuple[str, ...] = ()  # where the environment has action masks; the first one is used
+    not_a_mask: str = ""  # why a part of the observation or the info that is called action_mask is not used as one
     global_streams: tuple[str, ...] = ()  # global random generators that the environment uses: see OwnStreams
     renders: bool | None = None  # whether it can render images; None if only trying tells
+
+    @property
+    def has_action_masks(self) -> bool:
+        return bool(self.mask_sources)
+
+    @property
+    def mask_warning(self) -> str:
+        return unused_masks(self.mask_sources, self.not_a_mask)
 
     @property
     def left_out(self) -> list[str]:
@@ -98,12 +108,21 @@ def probe_env(spec: EnvSpec, seed: int = 0) -> Probe:
             step_seconds=first.step_seconds / first.steps,
             reset_seconds=first.reset_seconds / first.resets,
             pace_seconds=(first.step_seconds + first.reset_seconds) / first.steps,
-            has_action_masks=vector.action_masks is not None,
+            mask_sources=tuple(vector.masks.sources) if isinstance(vector, PythonVector) else (),
+            not_a_mask=vector.masks.unused if isinstance(vector, PythonVector) else "",
             global_streams=spec.global_streams,
             renders=_renders(spec, vector),
         )
     finally:
         vector.close()
+
+
+def unused_masks(sources: Sequence[str], not_a_mask: str) -> str:
+    """A sentence about masks that are not used; empty if there are none."""
+    if not_a_mask:
+        return f"its action_mask is not used as an action mask: {not_a_mask}"
+    others = " and ".join(sources[1:])
+    return f"it has action masks in {sources[0]} and {others}; {sources[0]} is used" if others else ""
 
 
 def _renders(spec: EnvSpec, vector: Vector) -> bool | None:
@@ -142,11 +161,11 @@ def _why_inexact(vector: Vector, first: _Episodes, seed: int) -> Inexact:
 def _play(vector: Vector, seed: int, lane: int, most_steps: int = _STEPS) -> _Episodes:
     """Play steps in this lane until the time limit. Lower lanes play too, with other seeds."""
     playing = np.arange(vector.num_envs) <= lane
-    draw = _random_actions(vector, seed, lane)
     played = _Episodes([])
     started = time.perf_counter()
     played.outputs.append(_bytes(*_reset(vector, playing, seed, 0, lane), lane=lane))
     played.reset_seconds, played.resets = time.perf_counter() - started, 1
+    draw = _random_actions(vector, seed, lane)  # after the reset, which shows whether there are masks
     for number in range(1, most_steps + 1):
         actions = draw()
         clock = time.perf_counter()

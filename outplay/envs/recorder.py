@@ -35,6 +35,7 @@ class Recorder:
         self.states: list[dict[str, Array]] = []  # recurrent states before steps 0, sequence_length, …
         self.final_states: list[dict[str, Array]] = []  # one row for each of `finals`
         self.finals: list[tuple[int, int, Leaves]] = []
+        self.final_masks: list[Array] = []
         self.returns: list[float] = []
         self.lengths: list[int] = []
 
@@ -89,6 +90,8 @@ class Recorder:
             if self.truncated[t, lane] and not self.terminated[t, lane]:
                 self.finals.append((t, int(lane), tuple(np.array(leaf[lane]) for leaf in observations)))
                 self.final_states.append({name: np.array(array[lane]) for name, array in state.items()})
+                if self.vector.action_masks is not None:
+                    self.final_masks.append(np.array(self.vector.action_masks[lane]))
 
     def _grow(self) -> None:
         def doubled(array: Array) -> Array:
@@ -113,6 +116,7 @@ class Recorder:
         vector_state: dict[str, Any] | None,
     ) -> Fragment:
         assert self.actions is not None
+        masks = self.vector.action_masks
         finals = spaces.empty(self.vector.leaves, len(self.finals))
         for row, (_, _, observation) in enumerate(self.finals):
             for array, leaf in zip(finals, observation, strict=True):
@@ -137,6 +141,8 @@ class Recorder:
             sequence_length=self.sequence_length,
             inner_states=_stacked(self.states[1:]),
             final_states=_stacked(self.final_states),
+            last_action_mask=None if masks is None else np.array(masks),
+            final_action_mask=None if masks is None else np.array(self.final_masks, bool).reshape(-1, masks.shape[1]),
             last_policy_state={name: np.array(array) for name, array in last_state.items()},
             episode_returns=np.array(self.returns, np.float64),
             episode_lengths=np.array(self.lengths, np.int64),

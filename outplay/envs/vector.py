@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
@@ -13,8 +11,8 @@ import numpy as np
 from outplay import spaces
 from outplay.envs.global_streams import OwnStreams
 from outplay.envs.lookup import EnvSpec
+from outplay.envs.masking import MaskReader, raised
 from outplay.envs.oldstyle import OldStyleEnv
-from outplay.envs.wrappers import mask_method
 from outplay.errors import EnvError, OutplayError
 from outplay.spaces import Leaf, Leaves
 
@@ -83,10 +81,11 @@ class PythonVector:
         self.name = spec.name
         self.num_envs = num_envs
         self.envs = [spec.make(render_mode=render_mode) for _ in range(num_envs)]
-        self.observation_space = spaces.without_text(self.envs[0].observation_space)
         self.action_space = self.envs[0].action_space
-        self._after_reset, self._after_step, self._after_masks = (
-            f"environment {self.name!r}: {call}() returned" for call in ("reset", "step", "action_masks")
+        self.masks = MaskReader(self.name, self.envs, spec.frame_stack)
+        self.observation_space = spaces.without_text(self.masks.observation_space)
+        self._after_reset, self._after_step = (
+            f"environment {self.name!r}: {call}() returned" for call in ("reset", "step")
         )
         self._nests = spaces.is_composite(self.action_space)
         self.leaves = spaces.leaves(self.observation_space)
@@ -94,11 +93,7 @@ class PythonVector:
         self._rewards = np.zeros(num_envs, np.float32)
         self._terminated = np.zeros(num_envs, bool)
         self._truncated = np.zeros(num_envs, bool)
-        self.action_masks: Array | None = None
-        if all(methods := [mask_method(env) for env in self.envs]):
-            self._mask_methods = methods
-            self._mask_sizes = self._sizes_of_masks()
-            self.action_masks = np.ones((num_envs, sum(self._mask_sizes)), bool)
+        self.action_masks: Array | None = self.masks.rows
 
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         for i, (lane, seed) in enumerate(zip(np.flatnonzero(lanes).tolist(), seeds, strict=True)):
@@ -116,8 +111,8 @@ class PythonVector:
                     f"{type(result).__name__}{_count(result)}"
                 )
             spaces.write(result[0], self.leaves, self._observations, lane, self._after_reset)
-        if self.action_masks is not None:
-            self._read_masks(np.flatnonzero(lanes).tolist())
+            self.masks.after_reset(lane, *result)
+        self.action_masks = self.masks.rows
         return self._observations
 
     def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:
@@ -136,7 +131,7 @@ class PythonVector:
                     f"environment {self.name!r}: step() must return (observation, reward, terminated, truncated, "
                     f"info), not a {type(result).__name__}{_count(result)}"
                 )
-            observation, reward, terminated, truncated, _ = result
+            observation, reward, terminated, truncated, info = result
             self._terminated[lane] = terminated if type(terminated) is bool else self._flag("terminated", terminated)
             self._truncated[lane] = truncated if type(truncated) is bool else self._flag("truncated", truncated)
             if plain and isinstance(observation, np.ndarray) and observation.shape == shape:
@@ -144,34 +139,12 @@ class PythonVector:
             else:
                 spaces.write(observation, self.leaves, self._observations, lane, self._after_step)
             self._rewards[lane] = reward if type(reward) is float else self._number(reward)
-        if self.action_masks is not None:
-            stepped = np.ones(self.num_envs, bool) if lanes is None else lanes
-            ended = self._terminated | self._truncated
-            self.action_masks[ended] = True  # no action follows, and an ended episode may allow none
-            self._read_masks(np.flatnonzero(stepped & ~ended).tolist())
+            if self.action_masks is not None:
+                self.masks.after_step(lane, observation, info, self._terminated[lane], self._truncated[lane])
         return self._observations, self._rewards, self._terminated, self._truncated
 
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
         pass  # sequential: nothing can run in the background
-
-    def _sizes_of_masks(self) -> list[int]:
-        try:
-            return spaces.mask_sizes(self.action_space)
-        except EnvError as error:
-            raise EnvError(f"environment {self.name!r} has action_masks(): {error}") from error
-
-    def _read_masks(self, lanes: list[int]) -> None:
-        assert self.action_masks is not None
-        for lane in lanes:
-            env, method = self.envs[lane], self._mask_methods[lane]
-            assert method is not None
-            try:
-                mask = env.call(method) if isinstance(env, OwnStreams) else method()
-            except OutplayError:
-                raise
-            except (Exception, SystemExit) as error:
-                raise self._raised("action_masks", error) from error
-            self.action_masks[lane] = spaces.checked_mask(mask, self._mask_sizes, self._after_masks)
 
     def _set_task(self, env: gymnasium.Env[Any, Any], task: Any, seed: int | None) -> None:
         inner: Any = env.unwrapped
@@ -203,11 +176,7 @@ class PythonVector:
         raise EnvError(f"environment {self.name!r}: {name} must be True or False, not {value!r}")
 
     def _raised(self, call: str, error: BaseException) -> EnvError:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        return EnvError(
-            f"environment {self.name!r} raised in {call}(): {type(error).__name__}: {error} "
-            f"({Path(place.filename).name}, line {place.lineno})"
-        )
+        return raised(self.name, call, error)
 
     def get_state(self) -> State | None:
         return None

@@ -50,7 +50,6 @@ class Learner(Generic[C]):
 
     State: ClassVar[type[LearnerState]] = LearnerState
     supports_recurrence: ClassVar[bool] = True  # whether it can train recurrent networks
-    supports_masks: ClassVar[bool] = True  # whether it can learn in environments that mask actions
 
     def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:
         self.config = config

@@ -20,8 +20,18 @@ from outplay.fragments import Batch, Fragment
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments, mean_metrics
 from outplay.learning.optimizers import check_norm
 from outplay.learning.targets import TargetNetwork
+from outplay.masks import mask_sizes
 from outplay.policies import Policy
-from outplay.replay import Replay, ReplaySpec, Segment, ShardedReplay, Transitions
+from outplay.replay import (
+    Replay,
+    ReplaySpec,
+    Segment,
+    ShardedReplay,
+    Transitions,
+    mask_leaf,
+    with_masks,
+    with_missing_masks,
+)
 from outplay.replay.checking import ReplayState, check_counters, check_segment
 from outplay.schema import Counter, FiniteNumber, validated_part
 from outplay.settings import Fraction, NotNegative, Positive, Processes, at
@@ -86,6 +96,7 @@ class TransitionBatch(Minibatch):
     next_observations: tuple[Tensor, ...]
     discounts: Tensor  # of the bootstrapped value: γ^n, 0 after a termination
     weights: Tensor
+    next_mask: Tensor | None = None  # (B, n): actions allowed at next_observations; None without action masks
 
 
 class ReplayLearner(Learner[C], ABC):
@@ -96,15 +107,16 @@ class ReplayLearner(Learner[C], ABC):
 
     State: ClassVar[type[LearnerState]] = ReplayLearnerState
     supports_recurrence = False  # the replay buffer draws single transitions
-    supports_masks = False  # the replay buffer has no masks of the next observations, which targets would need
 
     def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:
         self.targets: dict[str, TargetNetwork[Any]] = {}  # by the name of their tensor in checkpoints
         super().__init__(policy, config, frame_stack)
         alpha = config.prioritized_replay_alpha if config.prioritized_replay else None
         is_discrete = isinstance(policy.action_space, spaces.Discrete)
+        self.has_masks = policy.spec.with_masks
+        mask = (mask_leaf(sum(mask_sizes(policy.action_space))),) if self.has_masks else ()
         self.replay_spec = ReplaySpec(
-            policy.leaves,
+            policy.leaves + mask,
             config.buffer_size,
             config.n_step,
             config.gamma,
@@ -160,7 +172,8 @@ class ReplayLearner(Learner[C], ABC):
         for fragment in fragments:
             if self.replay.is_ready and self.replay.steps >= self.config.learning_starts:
                 self.owed += fragment.steps * self.config.training_intensity
-            self.replay.add(fragment, self.rewards(fragment), self.no_bootstrap(fragment))
+            stored = with_masks(fragment) if self.has_masks else fragment
+            self.replay.add(stored, self.rewards(fragment), self.no_bootstrap(fragment))
 
     @property
     def due(self) -> int:
@@ -193,13 +206,15 @@ class ReplayLearner(Learner[C], ABC):
             check_norm(float(self._metrics[-1]["grad_norm"]), lr)
 
     def to_device(self, drawn: Transitions) -> TransitionBatch:
+        leaves = len(drawn.observations) - self.has_masks
         return TransitionBatch(
-            self.tensors(drawn.observations),
+            self.tensors(drawn.observations[:leaves]),
             self.tensor(drawn.actions),
             self.tensor(drawn.rewards),
-            self.tensors(drawn.next_observations),
+            self.tensors(drawn.next_observations[:leaves]),
             self.tensor(drawn.discounts),
             self.tensor(drawn.weights),
+            self.tensor(drawn.next_observations[-1]) if self.has_masks else None,
         )
 
     def metrics(self) -> dict[str, float]:
@@ -257,7 +272,7 @@ class ReplayLearner(Learner[C], ABC):
         if checked.owed > 2 * (steps * config.training_intensity + config.most_updates_behind) + 1:
             raise ValueError(f"owed: {checked.owed:g} updates are more than any iteration leaves")
         if checked.groups == list(self.groups.values()):
-            check_counters(self.replay_spec, self.groups, checked.replay, _replay_arrays(tensors), segments)
+            check_counters(self.replay_spec, self.groups, checked.replay, self._saved(tensors), segments)
 
     def _load_without_replay(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         super().load(state, tensors, {})
@@ -272,17 +287,22 @@ class ReplayLearner(Learner[C], ABC):
             self.owed = 0.0
             return False
         replay = self._make_replay()
-        replay.load(state["replay"], _replay_arrays(tensors))
+        replay.load(state["replay"], self._saved(tensors))
         began: dict[int, Array] = {}  # by EnvGroup: of the last step that was written
         for name in sorted(segments):
-            arrays, group = segments[name](), Segment.named(name).group
+            arrays, group = self._complete(segments[name]()), Segment.named(name).group
             lanes = self.groups[group]
             began[group] = check_segment(self.replay_spec, lanes, name, arrays, began.get(group))
             replay.write(name, arrays)
         self._replay = replay  # only when all of it is there
         return True
 
+    def _saved(self, tensors: dict[str, Tensor]) -> dict[str, Array]:
+        """The arrays of the replay buffer in a checkpoint, beside its segments."""
+        prefix = "replay."
+        named = {name.removeprefix(prefix): t.numpy() for name, t in tensors.items() if name.startswith(prefix)}
+        return self._complete(named)
 
-def _replay_arrays(tensors: dict[str, Tensor]) -> dict[str, Array]:
-    prefix = "replay."
-    return {name.removeprefix(prefix): t.numpy() for name, t in tensors.items() if name.startswith(prefix)}
+    def _complete(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """With masks, which an older checkpoint does not have."""
+        return with_missing_masks(arrays, self.replay_spec.leaves) if self.has_masks else arrays

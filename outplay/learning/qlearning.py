@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outplay.learning.offpolicy import TransitionBatch
-from outplay.policies import QNetwork
+from outplay.policies import QNetwork, masked
 
 
 def chosen(values: Tensor, actions: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def losses(network: QNetwork, target: QNetwork, batch: TransitionBatch, double: 
         values = chosen(network.expected(outputs), batch.actions)
         after = target(following)
         best = network.values(following) if double else target.expected(after)
-        next_taken = chosen(after, best.argmax(-1))
+        next_taken = chosen(after, masked(best, batch.next_mask).argmax(-1))
         if network.kind == "c51":
             goal = projected(network.atoms, next_taken.softmax(-1), batch.rewards, batch.discounts)
         else:

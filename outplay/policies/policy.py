@@ -14,6 +14,7 @@ from torch import Tensor
 from outplay import spaces
 from outplay.cudagraphs import CapturedActing
 from outplay.errors import CheckpointError, ConfigError, EnvError
+from outplay.masks import checked_mask, mask_in, mask_key, mask_sizes
 from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.dense import Dense
 from outplay.policies.distributions import distribution_for, masked_array
@@ -190,11 +191,14 @@ class Policy:
     ) -> tuple[dict[Any, Any], dict[str, Array], dict[str, Array]]:
         """(actions by name in the environment's format, next state, extras) for observations by name.
 
-        `state` has one row per observation; None means the initial state. `masks` are by name, too.
+        `state` has one row per observation; None means the initial state. `masks` are by name, too; default: those in
+        the observations, if they have any.
         """
         rows = spaces.empty(self.leaves, len(observations))
         for row, observation in enumerate(observations.values()):
             spaces.write(observation, self.leaves, rows, row, "this is")
+        if masks is None and mask_key(self.observation_space) is not None:
+            masks = {name: mask_in(seen, self.observation_space, "this is") for name, seen in observations.items()}
         mask = None if masks is None else self._checked_masks(masks, list(observations))
         in_env, next_state, extras = self.act_on_rows(rows, state, mask, explore, rng)
         # Scalars become Python numbers; arrays stay arrays.
@@ -236,8 +240,8 @@ class Policy:
     def _checked_masks(self, masks: Mapping[Any, Any], names: list[Any]) -> Array:
         if not isinstance(masks, Mapping) or set(masks) != set(names):
             raise ConfigError("masks must have the same names as the observations")
-        sizes = spaces.mask_sizes(self.action_space)
-        return np.stack([spaces.checked_mask(masks[name], sizes, "this is") for name in names])
+        sizes = mask_sizes(self.action_space)
+        return np.stack([checked_mask(masks[name], sizes, "this is") for name in names])
 
     def _make_network(self, generator: torch.Generator) -> Network:
         sizes = self.distribution.num_params, self.distribution.num_constant

@@ -28,6 +28,7 @@ class PolicySpec:
     normalize_actions: bool = True
     clip_actions: bool = False
     policy_class: type[Policy] = Policy
+    with_masks: bool = False  # whether the environment has action masks
     options: Any = None  # of the policy class, as its `options_from` makes them: QOptions for QPolicy
 
     def make(self) -> Policy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outplay.replay.priorities import PrioritizedReplay, ReplaySpec, SumTree
-from outplay.replay.ring import Replay, Segment, Sequences, Transitions
+from outplay.replay.ring import Replay, Segment, Sequences, Transitions, mask_leaf, with_masks, with_missing_masks
 from outplay.replay.shards import ShardedReplay
 
 __all__ = [
@@ -15,4 +15,7 @@ __all__ = [
     "ShardedReplay",
     "SumTree",
     "Transitions",
+    "mask_leaf",
+    "with_masks",
+    "with_missing_masks",
 ]

@@ -86,6 +86,20 @@ class AlgorithmConformance:
             observation, _ = env().reset(seed=0)
             assert env.action_space.contains(trainer.compute_single_action(observation))
 
+    @pytest.mark.parametrize("space", ["discrete", "several"])
+    def test_it_never_takes_a_forbidden_action(self, space: str) -> None:
+        """The probe raises on forbidden actions, in training and in evaluation."""
+        if space not in self.action_spaces:
+            pytest.skip("it does not support such actions")
+        with self.make(probes.Forbidding, env_config={"several": space == "several"}) as trainer:
+            for _ in range(self.iterations):
+                trainer.train()
+            assert trainer.evaluate()["episode_return_mean"] > 3.2  # of 4; random policy: about 2
+            observation, _ = probes.Forbidding(several=space == "several").reset(seed=0)
+            action, mask = trainer.compute_single_action(observation), observation["action_mask"]
+            parts = zip(np.atleast_1d(action), mask if space == "several" else [mask], strict=True)
+            assert all(part[choice] for choice, part in parts)
+
     @pytest.mark.parametrize(("gamma", "best"), [(0.5, 1.0), (0.95, 2.0)])
     def test_it_discounts_later_rewards(self, gamma: float, best: float) -> None:
         with self.make(probes.Patience, gamma=gamma) as trainer:

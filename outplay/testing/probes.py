@@ -191,3 +191,48 @@ class Nested(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         return self.seen, float(action[0] == self.seen["switch"]), True, False, {}
+
+
+class Forbidding(gymnasium.Env[Any, Any]):
+    """Random action masks. Reward 1 for the highest allowed action; a forbidden action raises. Four steps.
+
+    `masks`: where the mask is: "observation", "info" or "method" (`action_masks()`). With `several`, the actions are
+    MultiDiscrete, and the mask is a tuple with the mask of each part. With `truncates`, episodes end by truncation.
+    """
+
+    def __init__(self, masks: str = "observation", several: bool = False, truncates: bool = False) -> None:
+        self.sizes = [3, 2] if several else [4]
+        self.action_space: spaces.Space[Any] = spaces.MultiDiscrete([3, 2]) if several else spaces.Discrete(4)
+        inner = spaces.Box(-1, 1, (1,), np.float32)
+        mask = spaces.Tuple([spaces.MultiBinary(n) for n in self.sizes]) if several else spaces.MultiBinary(4)
+        parts = spaces.Dict({"observation": inner, "action_mask": mask})
+        self.observation_space: spaces.Space[Any] = parts if masks == "observation" else inner
+        self.masks, self.truncates = masks, truncates
+        if masks == "method":
+            self.action_masks = lambda: self.allowed
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe()
+
+    def step(self, action: Any) -> Any:
+        choices = np.atleast_1d(action).tolist()
+        parts = self.allowed if len(self.sizes) > 1 else (self.allowed,)
+        for choice, part in zip(choices, parts, strict=True):
+            if not part[choice]:
+                raise RuntimeError(f"action {choice} is forbidden, allowed are {np.flatnonzero(part)}")
+        best = all(not part[choice + 1 :].any() for choice, part in zip(choices, parts, strict=True))
+        self.steps += 1
+        over = self.steps == 4
+        observation, info = self._observe()
+        return observation, float(best), over and not self.truncates, over and self.truncates, info
+
+    def _observe(self) -> Any:
+        masks = [(self.np_random.random(n) < 0.5).astype(np.int8) for n in self.sizes]
+        for mask in masks:
+            mask[self.np_random.integers(len(mask))] = 1
+        self.allowed: Any = tuple(masks) if len(masks) > 1 else masks[0]
+        seen = np.array([self.steps / 4], np.float32)
+        observation = {"observation": seen, "action_mask": self.allowed} if self.masks == "observation" else seen
+        return observation, {"action_mask": self.allowed} if self.masks == "info" else {}

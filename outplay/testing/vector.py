@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from outplay.envs import EnvSpec, Vector, find_env, make_vector
-from outplay.spaces import flat_action, mask_sizes, sample_allowed
+from outplay.masks import mask_sizes, sample_allowed
+from outplay.spaces import flat_action
 
 Array = np.ndarray
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from outplay import PPO, EnvError
 from outplay.envs import EnvSpec, make_vector, probe_env
 from outplay.envs.check import check_env
-from outplay.spaces import checked_mask, mask_sizes, sample_allowed
+from outplay.masks import checked_mask, mask_sizes, sample_allowed
 from outplay.testing import VectorConformance
 from tests import probes
 from tests.policies.test_recurrent_and_masked import Maze
@@ -72,7 +72,7 @@ def test_masks_are_those_of_the_present_observation() -> None:
         actions = np.stack([sample_allowed(vector.action_space, mask, rng) for mask in vector.action_masks])
         _, _, terminated, truncated = vector.step(actions)
         ended = terminated | truncated
-        assert vector.action_masks[ended].all()
+        assert vector.action_masks[terminated].all()
         if ended.any():
             vector.reset(ended, list(range(int(ended.sum()))))
 

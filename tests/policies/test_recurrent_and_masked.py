@@ -19,7 +19,7 @@ import pytest
 from gymnasium import spaces
 from safetensors.numpy import load_file, save_file
 
-from outplay import A2C, DQN, PG, PPO, Algorithm, CheckpointError, ConfigError, EnvError
+from outplay import A2C, PG, PPO, Algorithm, CheckpointError, ConfigError, EnvError
 from outplay.collect.video import record_video
 from outplay.fragments import Fragment
 from outplay.policies import Policy
@@ -450,8 +450,3 @@ def test_a_video_has_a_state_and_masks_too(tmp_path: Path, monkeypatch: pytest.M
             counts.clear()
             record_video(trainer.env_spec, trainer.policy, tmp_path / "maze.mp4", seed, explore=True)
             assert counts == list(range(len(counts)))
-
-
-def test_dqn_refuses_masks_by_name() -> None:
-    with pytest.raises(EnvError, match=r"Maze' has action_masks\(\), and DQN does not support action masks"):
-        DQN(env=Maze)
