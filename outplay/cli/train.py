@@ -313,6 +313,9 @@ def _print_configuration(jobs: list[Experiment], folders: list[Path], resuming: 
             del config["env"]
             body = job.model_dump(mode="json", exclude={"name"})
             data = {job.name: {**body, "run": type(algorithm).__name__, "config": config}}
+            masks = algorithm.probe.mask_sources
+        if masks:
+            typer.echo(f"# The action mask of {job.name} is {masks[0]} of its environment.")
         typer.echo(yaml.safe_dump(data, sort_keys=False), nl=False)
 
 
