@@ -70,6 +70,15 @@ class ModelConfig(Settings):
         description="Weight initialisation: orthogonal with a small output layer; or normal with standard deviation "
         "1/√n for n inputs.",
     )
+    max_sequence_length: Positive = Field(
+        64, description="Maximum length of Sequence observations, and of text with text: characters; padded to it."
+    )
+    sequence_pooling: Literal["mean_max", "attention"] = Field(
+        "mean_max", description="How the elements of a sequence are combined: mean and maximum, or attention."
+    )
+    text: Literal["ignore", "characters"] = Field(
+        "ignore", description="Text observations: ignored, or embedded by characters."
+    )
     sparse_inputs: bool = Field(
         False,
         description="The first layer skips zero inputs: for sparse observations (no images, no normalisation).",

@@ -1,7 +1,8 @@
 """Converts nested observations and actions to plain arrays, and back.
 
 Observations: internally, an observation is a tuple of arrays, one per leaf of the observation space, in the order of
-`leaves(space)`. A plain space has one leaf. Dict and Tuple spaces have the leaves of their parts. Text is ignored.
+`leaves(space)`. A plain space has one leaf. Dict and Tuple spaces have the leaves of their parts. `readable` converts
+parts without a fixed shape first: sequences are padded, text is ignored or read as a sequence of characters.
 
 Actions: internally, an action is one array. For a Dict or Tuple space it concatenates the numbers of all parts, in the
 order of `action_parts(space)`. `nested_action` converts it for the environment.
@@ -16,10 +17,11 @@ import numpy as np
 from gymnasium import spaces
 
 from outplay.errors import EnvError
+from outplay.sequences import DEFAULT, Padded, Reading, is_text_space, sequence, text
 
 Leaves = tuple[np.ndarray, ...]
 
-_OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+_OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, Sequence, and Dict and Tuple of these"
 _ACTIONS = "Discrete, MultiDiscrete, MultiBinary, Box, and Dict and Tuple of these"
 _SMALLEST_IMAGE = 8
 
@@ -81,33 +83,40 @@ class LeftOut(NotSeen):
         return "text (left out)"
 
 
-def without_text(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """The space with `LeftOut` in place of text parts, such as MiniGrid's mission. Unchanged if there is no text."""
-    if not text_in(space):
-        return space
+def readable(
+    space: spaces.Space[Any], reading: Reading = DEFAULT, path: tuple[str | int, ...] = ()
+) -> spaces.Space[Any]:
+    """The space with `Padded` in place of sequences, and `LeftOut` in place of text that is ignored.
+
+    Unchanged if it has neither.
+    """
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: without_text(part) for key, part in space.spaces.items()})
+        parts = {key: readable(part, reading, (*path, key)) for key, part in space.spaces.items()}
+        return space if all(parts[key] is part for key, part in space.spaces.items()) else spaces.Dict(parts)
     if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([without_text(part) for part in space.spaces])
-    return LeftOut()
+        items = [readable(part, reading, (*path, i)) for i, part in enumerate(space.spaces)]
+        return space if all(new is old for new, old in zip(items, space.spaces, strict=True)) else spaces.Tuple(items)
+    if isinstance(space, spaces.Sequence):
+        return sequence(space, Leaf(path, space).name, reading)
+    if is_text_space(space):
+        return text(space, reading) if reading.with_text else LeftOut()
+    return space
 
 
-def text_in(space: spaces.Space[Any], path: tuple[str | int, ...] = ()) -> list[str]:
-    """The names of the text parts of an observation."""
+def left_out(space: spaces.Space[Any], path: tuple[str | int, ...] = ()) -> list[str]:
+    """The names of the text parts of an observation that are ignored."""
     if isinstance(space, spaces.Dict):
-        return [name for key in sorted(space.spaces) for name in text_in(space.spaces[key], (*path, key))]
+        return [name for key in sorted(space.spaces) for name in left_out(space.spaces[key], (*path, key))]
     if isinstance(space, spaces.Tuple):
-        return [name for i, part in enumerate(space.spaces) for name in text_in(part, (*path, i))]
-    # Packages define their own text spaces. All have a string dtype.
-    is_text = isinstance(space, LeftOut) or (space.dtype is not None and np.dtype(space.dtype).kind == "U")
-    return [Leaf(path, space).name] if is_text else []
+        return [name for i, part in enumerate(space.spaces) for name in left_out(part, (*path, i))]
+    return [Leaf(path, space).name] if isinstance(space, LeftOut) else []
 
 
 def leaves(space: spaces.Space[Any]) -> tuple[Leaf, ...]:
     """The leaves of an observation space, in a fixed order. Raises EnvError if a part is not supported."""
     found = _leaves(space, ())
     if not found:
-        raise EnvError(f"the observation consists of text only, which networks cannot read: its space is {space}")
+        raise EnvError("the observation consists of text only, which is ignored; set model: {text: characters}")
     return found
 
 
@@ -118,7 +127,7 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> tuple[Leaf
         return tuple(leaf for key in sorted(space.spaces) for leaf in _leaves(space.spaces[key], (*path, key)))
     if isinstance(space, spaces.Tuple):
         return tuple(leaf for i, part in enumerate(space.spaces) for leaf in _leaves(part, (*path, i)))
-    if isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+    if isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, Padded)):
         if 0 in (space.shape or ()):
             raise EnvError(f"the {Leaf(path, space).name} has nothing in it: its space is {space}")
         return (Leaf(path, space),)
@@ -154,10 +163,14 @@ def write(
     observation: Any, of: tuple[Leaf, ...], into: Leaves, row: int, source: str = "the environment returned"
 ) -> None:
     """Write one observation to row `row` of a batch. Raises EnvError if its structure or shape is wrong."""
-    if isinstance(observation, tuple) and len(observation) == 2 and observation[1] == {} and len(of) == 1:
+    is_pair = isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict)
+    if is_pair and not observation[1] and len(of) == 1:
         raise EnvError(f"{source} (observation, info) where the observation alone is needed")
     for leaf, array in zip(of, into, strict=True):
         part = _follow(observation, leaf.path, source) if leaf.path else observation
+        if isinstance(leaf.space, Padded):
+            array[row] = leaf.space.padded(part, leaf.name, source)
+            continue
         try:
             shape = part.shape if isinstance(part, np.ndarray) else np.shape(part)
             if shape == leaf.shape:

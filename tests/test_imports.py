@@ -21,6 +21,7 @@ BASICS = (
     "streams",
     "spaces",
     "masks",
+    "sequences",
     "config",
     "settings",
     "metrics",

@@ -12,6 +12,7 @@ from outplay.config import AlgorithmConfig
 from outplay.envs import EnvSpec, Probe, env_name
 from outplay.errors import ConfigError
 from outplay.policies import Policy, PolicySpec
+from outplay.sequences import Reading
 
 log = logging.getLogger("outplay")
 
@@ -46,6 +47,7 @@ def env_spec(name: str, factory: Any, config: AlgorithmConfig) -> EnvSpec:
         atari_preprocessing=config.atari_preprocessing,
         step_timeout_s=config.env_step_timeout_s,
         fire_on_reset=config.fire_on_reset,
+        reading=Reading(config.model.max_sequence_length, config.model.text == "characters"),
     )
 
 
@@ -65,7 +67,8 @@ def warn_about_environment(env: str, probe: Probe) -> None:
     if probe.mask_warning:
         log.warning("environment %r: %s", env, probe.mask_warning)
     if probe.left_out:
-        log.warning("environment %r: text is left out of its observations: %s", env, ", ".join(probe.left_out))
+        names = ", ".join(probe.left_out)
+        log.warning("environment %r: text is left out of its observations: %s (model.text: ignore)", env, names)
 
 
 def policy_spec(config: AlgorithmConfig, probe: Probe, policy_class: type[Policy], with_value: bool) -> PolicySpec:

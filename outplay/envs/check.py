@@ -73,7 +73,7 @@ def _check_instance(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tup
             "terminated, truncated, info)",
         )
     masks = MaskReader(spec.name, [env], spec.frame_stack)
-    leaves = spaces.leaves(spaces.without_text(masks.observation_space))
+    leaves = spaces.leaves(spaces.readable(masks.observation_space, spec.reading))
     spaces.check_action_space(env.action_space)
     in_one_line = spaces.in_one_line
     yield "ok", f"observation space {in_one_line(env.observation_space)}, action space {in_one_line(env.action_space)}"

@@ -33,6 +33,7 @@ from outplay.envs.wrappers import statistics_in
 from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
 from outplay.imports import import_for
 from outplay.registry import envs
+from outplay.sequences import DEFAULT, Reading
 
 log = logging.getLogger("outplay")
 
@@ -76,6 +77,7 @@ class EnvSpec:
     atari_preprocessing: bool = True
     step_timeout_s: float | None = None
     fire_on_reset: bool = False
+    reading: Reading = DEFAULT
     global_streams: tuple[str, ...] = ()  # global random generators that the environment uses: see OwnStreams
 
     # Gymnasium's registry entry of the id, for a process that has not imported the module that registers it.

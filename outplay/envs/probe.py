@@ -17,7 +17,7 @@ from outplay.envs.making import has_native_vector, make_vector
 from outplay.envs.vector import PythonVector, Vector
 from outplay.envs.wrappers import statistics_in
 from outplay.masks import sample_allowed
-from outplay.spaces import Leaf, flat_action, text_in
+from outplay.spaces import Leaf, flat_action, left_out
 from outplay.streams import seed_for, stream
 
 _STEPS = 500
@@ -70,8 +70,8 @@ class Probe:
 
     @property
     def left_out(self) -> list[str]:
-        """The names of the text parts of an observation, which are ignored."""
-        return text_in(self.observation_space)
+        """The names of the text parts of an observation that are ignored."""
+        return left_out(self.observation_space)
 
 
 @dataclass

@@ -14,6 +14,7 @@ from outplay.envs.lookup import EnvSpec
 from outplay.envs.masking import MaskReader, raised
 from outplay.envs.oldstyle import OldStyleEnv
 from outplay.errors import EnvError, OutplayError
+from outplay.sequences import Padded
 from outplay.spaces import Leaf, Leaves
 
 Array = np.ndarray
@@ -83,12 +84,14 @@ class PythonVector:
         self.envs = [spec.make(render_mode=render_mode) for _ in range(num_envs)]
         self.action_space = self.envs[0].action_space
         self.masks = MaskReader(self.name, self.envs, spec.frame_stack)
-        self.observation_space = spaces.without_text(self.masks.observation_space)
+        self.observation_space = spaces.readable(self.masks.observation_space, spec.reading)
         self._after_reset, self._after_step = (
             f"environment {self.name!r}: {call}() returned" for call in ("reset", "step")
         )
         self._nests = spaces.is_composite(self.action_space)
         self.leaves = spaces.leaves(self.observation_space)
+        only = self.leaves[0]
+        self._is_plain = not only.path and not isinstance(only.space, Padded)  # observations are arrays of that shape
         self._observations = spaces.empty(self.leaves, num_envs)
         self._rewards = np.zeros(num_envs, np.float32)
         self._terminated = np.zeros(num_envs, bool)
@@ -116,8 +119,7 @@ class PythonVector:
         return self._observations
 
     def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:
-        plain = len(self.leaves) == 1 and not self.leaves[0].path
-        shape = self.leaves[0].shape
+        plain, shape = self._is_plain, self.leaves[0].shape
         for lane in range(self.num_envs) if lanes is None else np.flatnonzero(lanes).tolist():
             action = spaces.nested_action(self.action_space, actions[lane]) if self._nests else actions[lane]
             try:

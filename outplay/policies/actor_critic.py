@@ -41,7 +41,7 @@ class ActorCritic(Network):
         self.policy_head = nn.Linear(self.num_hidden, num_params - num_constant, bias=config.use_bias)
         if with_value:
             if not self.shares_layers:
-                own = self.has_images or self.is_custom
+                own = self.is_custom or any(True for _ in self.encoder.parameters())
                 self.value_encoder = self._make_encoder()[0] if own else self.encoder
                 self.value_hidden = self._make_hidden()
             self.value_head = nn.Linear(self.num_hidden, 1)  # always with a bias: value normalisation adjusts it

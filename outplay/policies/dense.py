@@ -11,6 +11,7 @@ from torch import nn
 
 from outplay.policies.encoder import CLIP_RANGE
 from outplay.policies.network import Network
+from outplay.sequences import Padded
 from outplay.spaces import Leaves
 
 Array = np.ndarray
@@ -20,7 +21,7 @@ _ACTIVATIONS: dict[type[nn.Module], Callable[[Array], Any]] = {  # in place
     nn.ReLU: lambda x: np.maximum(x, 0, out=x),
     nn.Identity: lambda x: x,
 }
-_CHOICES = (spaces.Discrete, spaces.MultiDiscrete)
+_NOT_VECTORS = (spaces.Discrete, spaces.MultiDiscrete, Padded)
 _LONGEST_SUM = 4096  # BLAS may split longer sums among threads: rounding would depend on the number of threads
 
 
@@ -48,12 +49,12 @@ class Dense:
 
     @classmethod
     def of(cls, network: Network) -> Self | None:
-        """Convert a network. None if it has images, one-hot inputs, lower precision, noisy layers, a recurrent core, a
-        custom model or a distributional head."""
+        """Convert a network. None if it has images, one-hot inputs, sequences, lower precision, noisy layers, a recurrent
+        core, a custom model or a distributional head."""
         if network.core is not None or network.is_custom:
             return None
         layers = list(network.hidden)
-        if any(leaf.is_image or isinstance(leaf.space, _CHOICES) for leaf in network.leaves):
+        if any(leaf.is_image or isinstance(leaf.space, _NOT_VECTORS) for leaf in network.leaves):
             return None
         if network.autocasts or not all(type(layer) in (nn.Linear, *_ACTIVATIONS) for layer in layers):
             return None

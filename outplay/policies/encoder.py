@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from outplay.config import ModelConfig
 from outplay.errors import ConfigError
 from outplay.memory import check_parameters
+from outplay.policies.pooling import SequencePool
+from outplay.sequences import Padded
 from outplay.spaces import Leaf
 
 # (channels, kernel, stride). Large images (about 84 × 84): Mnih et al., Nature 2015. Small images: stride 1.
@@ -23,7 +25,8 @@ Normalisers = list[Normaliser | None]  # one for each leaf
 
 
 class Encoder(nn.Module):
-    """Encodes an observation as one feature vector: convolutions for images, one-hot for discrete leaves."""
+    """Encodes an observation as one feature vector: convolutions for images, one-hot for discrete leaves, pooling for
+    sequences."""
 
     def __init__(self, leaves: tuple[Leaf, ...], config: ModelConfig) -> None:
         super().__init__()
@@ -31,22 +34,29 @@ class Encoder(nn.Module):
         self.is_sparse = config.sparse_inputs
         self.keeps_bytes = config.sparse_inputs and len(leaves) == 1 and isinstance(leaves[0].space, spaces.Box)
         self.convolutions = nn.ModuleList(_convolutions(leaf, config) for leaf in leaves if leaf.is_image)
-        self.num_features = sum(
-            _conv_features(self.convolutions[i], leaf)
-            for i, leaf in enumerate(leaf for leaf in leaves if leaf.is_image)
-        ) + sum(_flat_features(leaf) for leaf in leaves if not leaf.is_image)
+        pools = [SequencePool(leaf.space, config.sequence_pooling) for leaf in leaves if isinstance(leaf.space, Padded)]
+        self.pools = nn.ModuleList(pools)
+        images = [leaf for leaf in leaves if leaf.is_image]
+        vectors = [leaf for leaf in leaves if not leaf.is_image and not isinstance(leaf.space, Padded)]
+        self.num_features = (
+            sum(_conv_features(layers, leaf) for layers, leaf in zip(self.convolutions, images, strict=True))
+            + sum(pool.num_features for pool in pools)
+            + sum(_flat_features(leaf) for leaf in vectors)
+        )
 
     def forward(self, observations: tuple[Tensor, ...], normalisers: Normalisers, dtype: torch.dtype) -> Tensor:
         """Features of observations whose images are in `image_layout`. `dtype`: of images and their normalisers."""
         if self.keeps_bytes and normalisers[0] is None:
             return observations[0].reshape(len(observations[0]), -1)
-        convolutions = iter(self.convolutions)
-        parts = [
-            next(convolutions)(_scaled_image(x, normaliser, dtype)).flatten(1)
-            if leaf.is_image
-            else _vector_features(x, leaf, normaliser)
-            for x, leaf, normaliser in zip(observations, self.leaves, normalisers, strict=True)
-        ]
+        convolutions, pools = iter(self.convolutions), iter(self.pools)
+        parts = []
+        for x, leaf, normaliser in zip(observations, self.leaves, normalisers, strict=True):
+            if leaf.is_image:
+                parts.append(next(convolutions)(_scaled_image(x, normaliser, dtype)).flatten(1))
+            elif isinstance(leaf.space, Padded):
+                parts.append(next(pools)(x))
+            else:
+                parts.append(_vector_features(x, leaf, normaliser))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 

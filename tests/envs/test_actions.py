@@ -16,7 +16,7 @@ from outplay.envs import EnvSpec, find_env
 from outplay.envs.check import check_env
 from outplay.policies import ActionScaling
 from outplay.policies.distributions import Bernoulli, Categorical, DiagonalGaussian, Independent, distribution_for
-from outplay.spaces import flat_action, leaves, nested_action, text_in, without_text
+from outplay.spaces import flat_action, leaves, left_out, nested_action, readable
 from tests.envs import odd
 
 SMALL = {"num_envs": 6, "num_workers": 0, "train_batch_size": 120, "seed": 3}
@@ -196,7 +196,7 @@ def test_text_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
         told = [record.message for record in caplog.records if "text" in record.message]
         assert told == [
             "environment 'tests.envs.odd:Mission': text is left out of its observations: observation['mission'], "
-            "observation['pair'][0]"
+            "observation['pair'][0] (model.text: ignore)"
         ]
         trainer.train()
         path = trainer.save(tmp_path)
@@ -211,13 +211,13 @@ def test_text_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_what_is_left_of_a_space_without_its_text() -> None:
     text = spaces.Text(5)
     space = spaces.Tuple((text, spaces.Dict({"a": text, "b": spaces.Discrete(2)})))
-    assert text_in(space) == ["observation[0]", "observation[1]['a']"]
-    assert [leaf.name for leaf in leaves(without_text(space))] == ["observation[1]['b']"]
-    assert str(without_text(space)) == "Tuple(text (left out), Dict('a': text (left out), 'b': Discrete(2)))"
+    assert left_out(readable(space)) == ["observation[0]", "observation[1]['a']"]
+    assert [leaf.name for leaf in leaves(readable(space))] == ["observation[1]['b']"]
+    assert str(readable(space)) == "Tuple(text (left out), Dict('a': text (left out), 'b': Discrete(2)))"
     plain = spaces.Dict({"b": spaces.Discrete(2)})
-    assert without_text(plain) is plain
+    assert readable(plain) is plain
     with pytest.raises(EnvError, match="the observation consists of text only"):
-        leaves(without_text(text))
+        leaves(readable(text))
 
 
 @pytest.mark.filterwarnings("ignore")

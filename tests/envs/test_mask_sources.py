@@ -263,7 +263,10 @@ def test_masks_by_part_are_concatenated() -> None:
 def test_a_dry_run_says_it(cli: Callable[..., Outcome], tmp_path: Path) -> None:  # noqa: F811
     code, out, _ = cli("train", "--env", "outplay.testing.probes:Forbidding", "--dry-run")
     assert code == 0
-    assert "# The action mask of outplay.testing.probes.Forbidding is observation['action_mask'] of its environment.\n" in out
+    assert (
+        "# The action mask of outplay.testing.probes.Forbidding is observation['action_mask'] of its environment.\n"
+        in out
+    )
     assert not list(tmp_path.iterdir())
 
 
