@@ -96,7 +96,8 @@ class TransitionBatch(Minibatch):
     next_observations: tuple[Tensor, ...]
     discounts: Tensor  # of the bootstrapped value: γ^n, 0 after a termination
     weights: Tensor
-    next_mask: Tensor | None = None  # (B, n): actions allowed at next_observations; None without action masks
+    mask: Tensor | None = None  # (B, n): actions allowed at `observations`; None without action masks
+    next_mask: Tensor | None = None  # (B, n): actions allowed at `next_observations`
 
 
 class ReplayLearner(Learner[C], ABC):
@@ -206,7 +207,8 @@ class ReplayLearner(Learner[C], ABC):
             check_norm(float(self._metrics[-1]["grad_norm"]), lr)
 
     def to_device(self, drawn: Transitions) -> TransitionBatch:
-        leaves = len(drawn.observations) - self.has_masks
+        leaves = len(self.policy.leaves)  # the mask is stored behind them
+        masks = (drawn.observations[-1], drawn.next_observations[-1]) if self.has_masks else ()
         return TransitionBatch(
             self.tensors(drawn.observations[:leaves]),
             self.tensor(drawn.actions),
@@ -214,7 +216,7 @@ class ReplayLearner(Learner[C], ABC):
             self.tensors(drawn.next_observations[:leaves]),
             self.tensor(drawn.discounts),
             self.tensor(drawn.weights),
-            self.tensor(drawn.next_observations[-1]) if self.has_masks else None,
+            *(self.tensor(mask) for mask in masks),
         )
 
     def metrics(self) -> dict[str, float]:

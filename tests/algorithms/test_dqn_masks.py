@@ -75,7 +75,7 @@ def test_the_target_by_hand(double: bool) -> None:
         (torch.tensor([[9.0, 2.0, 5.0], [9.0, 2.0, 5.0]]),),
         torch.full((2,), 0.5),
         torch.ones(2),
-        torch.tensor([[False, True, True], [False, True, False]]),
+        next_mask=torch.tensor([[False, True, True], [False, True, False]]),
     )
     network: Any = Fixed()
     _, errors, _ = qlearning.losses(network, network, batch, double)
@@ -99,7 +99,10 @@ def test_drawn_masks_are_those_of_their_observations(config: dict[str, Any]) -> 
         drawn = next(iter(learner.replay.draw(500, [np.random.default_rng(0)])))
         batch = learner.to_device(drawn)
         assert len(batch.observations) == len(batch.next_observations) == 1
+        assert batch.mask is not None
         assert batch.next_mask is not None
+        assert np.array_equal(batch.mask.numpy(), masks_of(batch.observations[0].numpy()))
+        assert batch.mask.numpy()[np.arange(500), batch.actions.numpy()].all()
         bootstraps = batch.discounts.numpy() > 0
         expected = masks_of(batch.next_observations[0].numpy())
         assert np.array_equal(batch.next_mask.numpy()[bootstraps], expected[bootstraps])
