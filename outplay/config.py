@@ -79,6 +79,11 @@ class ModelConfig(Settings):
     text: Literal["ignore", "characters"] = Field(
         "ignore", description="Text observations: ignored, or embedded by characters."
     )
+    action_embeddings: str | None = Field(
+        None,
+        description="Parametric actions: the part of a Dict observation with the embedding of each action, (n, d). The "
+        "logit or Q-value of an action is the dot product of its embedding and the network's output.",
+    )
     sparse_inputs: bool = Field(
         False,
         description="The first layer skips zero inputs: for sparse observations (no images, no normalisation).",

@@ -38,7 +38,10 @@ class ActorCritic(Network):
         self.with_value = with_value
         # A Gaussian's standard deviation does not depend on the observation.
         self.log_std = nn.Parameter(torch.zeros(num_constant)) if num_constant else None
-        self.policy_head = nn.Linear(self.num_hidden, num_params - num_constant, bias=config.use_bias)
+        if self.embeddings is not None and num_constant:
+            raise ConfigError("model.action_embeddings needs a Discrete action space")
+        num_outputs = self._num_outputs(num_params - num_constant)
+        self.policy_head = nn.Linear(self.num_hidden, num_outputs, bias=config.use_bias)
         if with_value:
             if not self.shares_layers:
                 own = self.is_custom or any(True for _ in self.encoder.parameters())
@@ -61,13 +64,15 @@ class ActorCritic(Network):
     def is_for_acting(self, name: str) -> bool:
         return self.values_when_acting or not name.startswith("value_")
 
-    def _params(self, hidden: Tensor) -> Tensor:
-        params: Tensor = self.policy_head(hidden)
+    def _params(self, hidden: Tensor, observations: tuple[Tensor, ...]) -> Tensor:
+        params = self._scores(self.policy_head(hidden), observations)
         return params if self.log_std is None else torch.cat([params, self.log_std.expand(len(params), -1)], -1)
 
     @torch.no_grad()
-    def head(self) -> tuple[Tensor, Tensor]:
+    def head(self) -> tuple[Tensor, Tensor] | None:
         """Head for the parameters of the action distribution and, with shared layers, the value."""
+        if self.embeddings is not None:
+            return None
         rows: list[Tensor] = [self.policy_head.weight]
         bias: Tensor | None = self.policy_head.bias
         biases = [rows[0].new_zeros(len(rows[0])) if bias is None else bias]
@@ -81,7 +86,7 @@ class ActorCritic(Network):
 
     def policy(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         """The parameters of the action distribution, (B, P)."""
-        return self._params(self._last_hidden(observations, memory))
+        return self._params(self._last_hidden(observations, memory), observations)
 
     def normalised_value(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         """The value before denormalisation, (B,): the raw output of the value head."""
@@ -106,4 +111,4 @@ class ActorCritic(Network):
         if not self.shares_layers:
             return self.policy(observations), self.normalised_value(observations)
         hidden = self._last_hidden(observations, memory)
-        return self._params(hidden), self.value_head(hidden).squeeze(-1)
+        return self._params(hidden, observations), self.value_head(hidden).squeeze(-1)

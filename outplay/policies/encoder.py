@@ -31,13 +31,15 @@ class Encoder(nn.Module):
     def __init__(self, leaves: tuple[Leaf, ...], config: ModelConfig) -> None:
         super().__init__()
         self.leaves = leaves
+        self.embeddings = embedding_leaf(leaves, config.action_embeddings)  # not encoded
+        seen = [leaf for i, leaf in enumerate(leaves) if i != self.embeddings]
         self.is_sparse = config.sparse_inputs
         self.keeps_bytes = config.sparse_inputs and len(leaves) == 1 and isinstance(leaves[0].space, spaces.Box)
-        self.convolutions = nn.ModuleList(_convolutions(leaf, config) for leaf in leaves if leaf.is_image)
-        pools = [SequencePool(leaf.space, config.sequence_pooling) for leaf in leaves if isinstance(leaf.space, Padded)]
+        self.convolutions = nn.ModuleList(_convolutions(leaf, config) for leaf in seen if leaf.is_image)
+        pools = [SequencePool(leaf.space, config.sequence_pooling) for leaf in seen if isinstance(leaf.space, Padded)]
         self.pools = nn.ModuleList(pools)
-        images = [leaf for leaf in leaves if leaf.is_image]
-        vectors = [leaf for leaf in leaves if not leaf.is_image and not isinstance(leaf.space, Padded)]
+        images = [leaf for leaf in seen if leaf.is_image]
+        vectors = [leaf for leaf in seen if not leaf.is_image and not isinstance(leaf.space, Padded)]
         self.num_features = (
             sum(_conv_features(layers, leaf) for layers, leaf in zip(self.convolutions, images, strict=True))
             + sum(pool.num_features for pool in pools)
@@ -50,7 +52,9 @@ class Encoder(nn.Module):
             return observations[0].reshape(len(observations[0]), -1)
         convolutions, pools = iter(self.convolutions), iter(self.pools)
         parts = []
-        for x, leaf, normaliser in zip(observations, self.leaves, normalisers, strict=True):
+        for i, (x, leaf, normaliser) in enumerate(zip(observations, self.leaves, normalisers, strict=True)):
+            if i == self.embeddings:
+                continue
             if leaf.is_image:
                 parts.append(next(convolutions)(_scaled_image(x, normaliser, dtype)).flatten(1))
             elif isinstance(leaf.space, Padded):
@@ -58,6 +62,22 @@ class Encoder(nn.Module):
             else:
                 parts.append(_vector_features(x, leaf, normaliser))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def embedding_leaf(leaves: tuple[Leaf, ...], key: str | None) -> int | None:
+    """The index of the leaf with the embeddings of the actions."""
+    if key is None:
+        return None
+    found = [i for i, leaf in enumerate(leaves) if leaf.path == (key,)]
+    if not found:
+        names = ", ".join(leaf.name for leaf in leaves)
+        raise ConfigError(f"model.action_embeddings: there is no observation[{key!r}], but {names}")
+    leaf = leaves[found[0]]
+    if not isinstance(leaf.space, spaces.Box) or len(leaf.shape) != 2 or leaf.is_image:
+        raise ConfigError(f"model.action_embeddings: {leaf.name} must be a Box of shape (n, d), not {leaf.space}")
+    if len(leaves) == 1:
+        raise ConfigError(f"model.action_embeddings: the observation has nothing beside {leaf.name}")
+    return found[0]
 
 
 def is_normalisable(leaf: Leaf) -> bool:

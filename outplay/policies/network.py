@@ -14,7 +14,7 @@ from outplay.config import ModelConfig
 from outplay.errors import ConfigError
 from outplay.memory import check_parameters
 from outplay.policies.custom import CustomCore, CustomEncoder, FlatEncoder, is_recurrent, make_model
-from outplay.policies.encoder import Encoder, Normalisers, image_layout, is_normalisable
+from outplay.policies.encoder import Encoder, Normalisers, embedding_leaf, image_layout, is_normalisable
 from outplay.policies.recurrent import Core, Memory, make_core
 from outplay.policies.sparse import SparseLinear
 from outplay.spaces import Leaf, joined
@@ -52,6 +52,7 @@ class Network(nn.Module):
         action and reward."""
         super().__init__()
         self.leaves = leaves
+        self.embeddings = embedding_leaf(leaves, config.action_embeddings)
         self.is_custom = config.custom_model is not None
         self.has_images = any(leaf.is_image for leaf in leaves) and not self.is_custom
         hiddens = [] if self.is_custom else [512] if self.has_images else self.default_hiddens
@@ -102,6 +103,22 @@ class Network(nn.Module):
                 initialize(module, self._config.initializer, generator, gains.get(module, 2**0.5))
         if self.core is not None:
             self.core.initialize(generator)
+
+    def _num_outputs(self, num_actions: int) -> int:
+        """The outputs of a head: one per action, or with action embeddings one per number of an embedding."""
+        if self.embeddings is None:
+            return num_actions
+        rows, size = self.leaves[self.embeddings].shape
+        if rows != num_actions:
+            name = self.leaves[self.embeddings].name
+            raise ConfigError(f"model.action_embeddings: {name} has {rows} rows, but there are {num_actions} actions")
+        return size
+
+    def _scores(self, outputs: Tensor, observations: tuple[Tensor, ...]) -> Tensor:
+        """With action embeddings (B, n, d), their dot products with the outputs: (B, d, …) to (B, n, …)."""
+        if self.embeddings is None:
+            return outputs
+        return torch.einsum("bnd,bd...->bn...", observations[self.embeddings].to(outputs.dtype), outputs)
 
     def _trunks(self) -> list[nn.Module]:
         """The encoders and hidden layers, which `_features` uses."""

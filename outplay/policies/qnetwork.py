@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from outplay.config import ModelConfig
+from outplay.errors import ConfigError
 from outplay.memory import check_parameters
 from outplay.policies.network import Network
 from outplay.policies.recurrent import Memory
@@ -90,7 +91,10 @@ class QNetwork(Network):
         self.num_actions = num_actions
         self.num_atoms = 1 if self.kind is None else q.num_atoms
         check_parameters(self.num_hidden * num_actions * self.num_atoms, "num_atoms")
-        self.advantage_head = self._linear(self.num_hidden, num_actions * self.num_atoms)
+        num_outputs = self._num_outputs(num_actions)
+        if self.embeddings is not None and q.dueling:
+            raise ConfigError("model.action_embeddings needs dueling: false")
+        self.advantage_head = self._linear(self.num_hidden, num_outputs * self.num_atoms)
         self.value_head = self._linear(self.num_hidden, self.num_atoms) if q.dueling else None
         # Not part of the weights: the settings determine the atoms.
         self.register_buffer("atoms", torch.linspace(q.v_min, q.v_max, self.num_atoms), persistent=False)
@@ -121,7 +125,7 @@ class QNetwork(Network):
     def head(self) -> tuple[Tensor, Tensor] | None:
         """Head for the Q-values: value and advantages combined."""
         advantages, value = self.advantage_head, self.value_head
-        if self.num_atoms > 1 or not isinstance(advantages, nn.Linear):
+        if self.num_atoms > 1 or not isinstance(advantages, nn.Linear) or self.embeddings is not None:
             return None
         if not isinstance(value, nn.Linear):  # there is none
             return advantages.weight, advantages.bias
@@ -137,7 +141,8 @@ class QNetwork(Network):
     def forward(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         """(B, A, N): values (N = 1), logits of atoms, or quantiles."""
         hidden = self._last_hidden(observations, memory)
-        advantages: Tensor = self.advantage_head(hidden).view(len(hidden), self.num_actions, self.num_atoms)
+        outputs: Tensor = self.advantage_head(hidden).view(len(hidden), -1, self.num_atoms)
+        advantages = self._scores(outputs, observations)
         if self.value_head is None:
             return advantages
         value: Tensor = self.value_head(hidden)[:, None]
