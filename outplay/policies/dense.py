@@ -49,8 +49,8 @@ class Dense:
 
     @classmethod
     def of(cls, network: Network) -> Self | None:
-        """Convert a network. None if it has images, one-hot inputs, sequences, lower precision, noisy layers, a recurrent
-        core, a custom model or a distributional head."""
+        """Convert a network. None if it has images, one-hot inputs, sequences, lower precision, noisy layers, a
+        recurrent core, a custom model or a distributional head."""
         if network.core is not None or network.is_custom:
             return None
         layers = list(network.hidden)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from outplay.replay.masks import mask_leaf, with_masks, with_missing_masks
 from outplay.replay.priorities import PrioritizedReplay, ReplaySpec, SumTree
-from outplay.replay.ring import Replay, Segment, Sequences, Transitions, mask_leaf, with_masks, with_missing_masks
+from outplay.replay.ring import Replay, Segment, Sequences, Transitions
 from outplay.replay.shards import ShardedReplay
 
 __all__ = [

@@ -14,11 +14,10 @@ import functools
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
 
 from outplay.fragments import Fragment
 from outplay.replay.undo import Undo
@@ -75,34 +74,6 @@ class Segment(NamedTuple):
             raise ValueError(f"replay/{name} is no segment's name")
         group, begin, end, is_open = match.groups()
         return cls(int(group), int(begin), int(end), bool(is_open))
-
-
-def mask_leaf(size: int) -> Leaf:
-    """An action mask as the last leaf of the stored observations, for environments that mask actions."""
-    return Leaf(("action_mask",), spaces.Box(0, 1, (size,), np.bool_))
-
-
-def with_masks(fragment: Fragment) -> Fragment:
-    """The Fragment with the action masks as the last leaf of its observations: see `mask_leaf`."""
-    masks = (fragment.action_mask, fragment.last_action_mask, fragment.final_action_mask)
-    assert all(mask is not None for mask in masks)
-    each, last, final = cast("tuple[Array, Array, Array]", masks)
-    return replace(
-        fragment,
-        observations=(*fragment.observations, each),
-        last_observations=(*fragment.last_observations, last),
-        final_observations=(*fragment.final_observations, final),
-    )
-
-
-def with_missing_masks(arrays: Mapping[str, Array], leaves: tuple[Leaf, ...]) -> dict[str, Array]:
-    """Saved arrays from before masks were stored, with masks that allow all actions as the last of `leaves`."""
-    completed, mask = dict(arrays), leaves[-1]
-    for name, first in arrays.items():
-        kind, _, number = name.rpartition(".")
-        if number == "0" and kind != "priorities" and (own := f"{kind}.{len(leaves) - 1}") not in arrays:
-            completed[own] = np.ones((*first.shape[: 1 + (kind == "observations")], *mask.shape), mask.dtype)
-    return completed
 
 
 def is_stacked(leaf: Leaf, stack: int) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from outplay import A2C, DQN, PPO, EnvError
+from outplay import A2C, DQN, PG, PPO, EnvError
 from outplay.envs import EnvSpec, make_vector, probe_env
 from outplay.envs.check import check_env
 from outplay.masks import MaskPart, checked_mask, mask_key, sample_allowed, with_mask_part
@@ -113,6 +113,29 @@ def test_the_mask_of_each_source(masks: str, several: bool, caplog: pytest.LogCa
     found = list(check_env(EnvSpec("it", Forbidding, config["env_config"])))
     assert ("ok", f"it has {source}: the policy takes only allowed actions") in found
     assert not [text for kind, text in found if kind == "problem"]
+
+
+CORES: dict[str, dict[str, Any]] = {
+    "LSTM": {"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 5},
+    "GRU": {"use_gru": True, "max_seq_len": 5},
+}
+
+
+@pytest.mark.parametrize(("algorithm", "core"), [(PPO, "LSTM"), (A2C, "GRU"), (PG, "LSTM")])
+@pytest.mark.parametrize("several", [False, True])
+def test_masks_and_recurrent_networks(algorithm: type[Any], core: str, several: bool) -> None:
+    """With a learning rate of 0, the networks that learn and act are equal: so are their masked distributions."""
+    config = {**SMALL, "env_config": {"several": several}, "lr": 0.0, "model": CORES[core]}
+    with algorithm(env=Forbidding, config=config) as trainer:
+        result = trainer.train()
+        assert 0 < result["learner"]["entropy"] < np.log(6 if several else 4)
+        assert abs(result["learner"].get("kl", 0.0)) < 1e-6
+        observation, _ = Forbidding(several=several).reset(seed=0)
+        state = trainer.get_policy().initial_state(1)
+        for _ in range(5):
+            action, state, _ = trainer.compute_single_action(observation, state)
+            masks = observation["action_mask"] if several else [observation["action_mask"]]
+            assert all(mask[choice] for mask, choice in zip(masks, np.atleast_1d(action), strict=True))
 
 
 def test_stacked_observations_have_the_newest_mask() -> None:
