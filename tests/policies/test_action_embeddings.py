@@ -71,6 +71,16 @@ def test_it_learns_which_offer_is_best(algorithm: type[Any]) -> None:
         assert trainer.compute_single_action(observation) < observation["action_mask"].sum()
 
 
+@pytest.mark.parametrize("core", [{}, {"use_lstm": True, "lstm_cell_size": 8}, {"vf_share_layers": True}])
+def test_acting_and_learning_agree(core: dict[str, Any]) -> None:
+    """With a learning rate of 0, old and new policy are the same."""
+    config = {**CONFIGS[PPO], "num_workers": 0, "num_envs": 4, "lr": 0.0, "model": {**EMBEDDED, **core}}
+    with PPO(env=Offers, config=config) as trainer:
+        result = trainer.train()["learner"]
+    assert abs(result["kl"]) < 1e-6
+    assert result["entropy"] > 0
+
+
 PARTS = spaces.Dict({name: part for name, part in Offers.observation_space.spaces.items() if name != "action_mask"})  # type: ignore[attr-defined]
 OBSERVATIONS = (torch.randn(3, MOST, SIZE), torch.randn(3, SIZE))
 

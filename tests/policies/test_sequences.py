@@ -166,6 +166,18 @@ def test_sequences_in_nested_observations(kind: str, stacked: bool, tmp_path: Pa
     assert not [text for kind, text in found if kind == "problem"], found
 
 
+@pytest.mark.parametrize(
+    "model", [{"use_lstm": True, "lstm_cell_size": 8}, {"vf_share_layers": True}, {"text": "characters"}]
+)
+def test_acting_and_learning_agree(model: dict[str, Any]) -> None:
+    """With a learning rate of 0, old and new policy are the same."""
+    env = Told if "text" in model else Objects
+    with PPO(env=env, config={**FAST[PPO], "lr": 0.0, "model": {**model, "fcnet_hiddens": [8]}}) as trainer:
+        result = trainer.train()["learner"]
+    assert abs(result["kl"]) < 1e-6
+    assert result["entropy"] > 0
+
+
 def test_workers_do_not_change_the_result(process_engine: None) -> None:
     flat = []
     for workers in (0, 2):
