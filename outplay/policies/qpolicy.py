@@ -79,8 +79,10 @@ class QPolicy(Policy):
         if not explore:
             return best
         if (temperature := self.exploration.get("temperature")) is not None:
-            # The maximum of logits plus Gumbel noise is a sample of their softmax. Forbidden actions have no chance.
-            drawn: Array = (params.astype(np.float64) / temperature + rng.gumbel(size=params.shape)).argmax(-1)
+            # The maximum of logits plus Gumbel noise is a sample of their softmax.
+            noisy: Array = params.astype(np.float64) / temperature + rng.gumbel(size=params.shape)
+            allowed: Array = noisy if mask is None else np.where(mask, noisy, -np.inf)
+            drawn: Array = allowed.argmax(-1)
             return drawn
         epsilons: Any = self.exploration["epsilon"] if self._epsilons is None else self._epsilons
         is_random = rng.random(len(params)) < epsilons

@@ -29,13 +29,20 @@ def checked(fragments: list[Fragment]) -> None:
         assert taken.all()
 
 
+EXPLORATION: dict[str, dict[str, Any]] = {
+    "softmax": {"exploration_config": {"type": "SoftQ", "temperature": 1e35}},
+    "at random": {"exploration_config": {"type": "Random"}},
+}
+ALL = {**SWITCHES, **EXPLORATION}
+
+
 @pytest.mark.parametrize(
     ("switch", "masks"),
-    [*((switch, "observation") for switch in SWITCHES), ("three steps", "info"), ("by priority", "method")],
+    [*((switch, "observation") for switch in ALL), ("three steps", "info"), ("by priority", "method")],
 )
 def test_no_forbidden_action_is_taken(switch: str, masks: str) -> None:
     """The probe raises on one. ε is 1 at the start, and 0 in the evaluation."""
-    config = {**SWITCHES[switch], "env_config": {"masks": masks, "truncates": masks == "info"}}
+    config = {**ALL[switch], "env_config": {"masks": masks, "truncates": masks == "info"}}
     with trainer(Forbidding, **config) as ours:
         train(ours, 6)
         assert ours.iteration == 6
