@@ -66,8 +66,9 @@ class Distillation:
 
     def rewards(self, errors: Array, valid: Array) -> Array:
         """Intrinsic rewards from errors (T, N): standardized by a moving scale. Only `valid` errors count for it."""
-        self.weight = _DECAY * self.weight + (1 - _DECAY)
-        self.square = _DECAY * self.square + (1 - _DECAY) * float(errors[valid].var(dtype=np.float64))
-        scale = (self.square / self.weight + 1e-12) ** 0.5
+        if valid.any():
+            self.weight = _DECAY * self.weight + (1 - _DECAY)
+            self.square = _DECAY * self.square + (1 - _DECAY) * float(errors[valid].var(dtype=np.float64))
+        scale = (self.square / max(self.weight, 1e-12) + 1e-12) ** 0.5
         rewards: Array = (self.config.coefficient * errors / scale).astype(np.float32)
         return rewards

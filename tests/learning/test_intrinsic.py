@@ -40,6 +40,11 @@ def test_rewards_by_hand() -> None:
     assert np.allclose(again, 0.5 / np.sqrt(8 / 3 * 0.09 / 0.19))
 
 
+def test_episodes_of_one_step_have_no_intrinsic_rewards() -> None:
+    with PPO(env=probes.OneStep, config=SMALL) as trainer:
+        assert trainer.train()["learner"]["intrinsic_reward_mean"] == 0.0
+
+
 @pytest.mark.parametrize("algorithm", [PPO, A2C])
 def test_they_change_learning_but_not_the_reported_returns(algorithm: Any) -> None:
     def first_iterations(config: dict[str, Any]) -> tuple[list[float], dict[str, Any], np.ndarray]:
