@@ -23,6 +23,7 @@ BASICS = (
     "masks",
     "sequences",
     "config",
+    "conditions",
     "settings",
     "metrics",
     "schema",

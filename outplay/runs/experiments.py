@@ -14,12 +14,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from outplay.conditions import METRICS, metric_name
 from outplay.config import AlgorithmConfig, Experiment
 from outplay.errors import ConfigError, nearest, shortened
 from outplay.parsing import MAX_DEPTH, parse_yaml, read_yaml
 from outplay.runs.results import folder_name
 from outplay.settings import Settings, validated
-from outplay.synonyms import METRIC_NAMES
 
 __all__ = [
     "METRICS",
@@ -33,26 +33,7 @@ __all__ = [
     "recipe_names",
 ]
 
-# Metrics for stop conditions, besides learner/… and evaluation/….
-METRICS = (
-    "training_iteration",
-    "timesteps_total",
-    "episodes_total",
-    "episode_return_mean",
-    "episode_return_min",
-    "episode_return_max",
-    "episode_len_mean",
-    "episode_return_running",
-    "time_total_s",
-    "time_this_iter_s",
-    "env_steps_per_s",
-    "episodes_this_iter",
-)
 _POSITIVE = frozenset(name for name in METRICS if not name.startswith("episode_return_"))
-_EVALUATION = ("episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean")
-# RLlib's names of these metrics.
-_RLLIB = {"episode_reward_mean": "episode_return_mean", "episode_reward_min": "episode_return_min",
-          "episode_reward_max": "episode_return_max"}  # fmt: skip
 
 
 def experiment(data: dict[str, Any], where: str) -> Experiment:
@@ -95,14 +76,10 @@ def _algorithm_settings(data: dict[str, Any]) -> type[Settings]:
 
 def checked_metric(name: str, where: str) -> str:
     """The name of a metric for a stop condition; RLlib's names are translated. Raises ConfigError if unknown."""
-    prefix, slash, last = name.rpartition("/")
-    name = prefix + slash + _RLLIB.get(last, last)
-    known = [*METRICS, *(f"evaluation/{metric}" for metric in _EVALUATION)]
-    if name not in known and not name.startswith("learner/"):
-        meant = METRIC_NAMES.get(last)
-        hint = nearest(name, known, "`outplay settings`") if meant is None else f". Did you mean {meant!r}?"
-        raise ConfigError(f"{where}: stop: there is no metric {name!r}{hint}")
-    return name
+    try:
+        return metric_name(name)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: stop: {error}") from None
 
 
 def load_file(path: Path, trust: bool = False) -> list[Experiment]:

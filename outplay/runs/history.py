@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from outplay.conditions import flattened as flattened  # the rest of runs imports it from here
 from outplay.errors import RunError
 
 Record = dict[str, Any]  # a result as metrics.jsonl has it: null for NaN, and the metrics of callbacks
@@ -30,21 +31,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def flattened(result: Mapping[str, Any], prefix: str = "") -> Record:
-    """Nested metrics as a flat dict with keys like learner/kl. Lists are omitted.
-
-    >>> flattened({"a": 1, "learner": {"kl": 0.1}, "episode_returns": [1.0, 2.0]})
-    {'a': 1, 'learner/kl': 0.1}
-    """
-    flat: Record = {}
-    for key, value in result.items():
-        if isinstance(value, dict):
-            flat.update(flattened(value, f"{prefix}{key}/"))
-        elif not isinstance(value, list):
-            flat[prefix + key] = value
-    return flat
 
 
 @dataclass(frozen=True)
