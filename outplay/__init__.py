@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
     from outplay.envs import register_env
     from outplay.envs.check import check_env
+    from outplay.envs.tasks import TaskSettableEnv
     from outplay.metrics import Result, pretty_print
     from outplay.registry import *  # noqa: F403
     from outplay.runs.callbacks import Callback
@@ -72,6 +73,7 @@ _LAZY = {
     "Algorithm": "outplay.algorithms.algorithm",
     "register_env": "outplay.envs",
     "check_env": "outplay.envs.check",
+    "TaskSettableEnv": "outplay.envs.tasks",
     "Result": "outplay.metrics",
     "pretty_print": "outplay.metrics",
     "Callback": "outplay.runs.callbacks",
@@ -121,6 +123,7 @@ __all__ = [
     "SerializationError",
     "TaskCancelledError",
     "TaskError",
+    "TaskSettableEnv",
     "TypeMismatchError",
     "WorkerDiedError",
     "__version__",

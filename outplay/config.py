@@ -11,6 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainSerializer, model_validator
 
+from outplay.conditions import TIME_METRICS, metric_name
+from outplay.errors import ConfigError
 from outplay.registry import algorithms
 from outplay.settings import (
     LARGEST,
@@ -186,6 +188,60 @@ class ExplorationConfig(Settings):
         return data
 
 
+def _metric_names(conditions: Any) -> Any:
+    """Conditions with Outplay's names of metrics. Refuses metrics that differ from run to run."""
+    if not isinstance(conditions, dict):
+        return conditions
+    try:
+        named = {metric_name(name) if isinstance(name, str) else name: value for name, value in conditions.items()}
+    except ConfigError as error:
+        raise ValueError(f"curriculum: {error}") from None
+    if timed := TIME_METRICS & named.keys():
+        raise ValueError(f"curriculum: {min(timed)} depends on the machine, so a run would not be reproducible")
+    return named
+
+
+Conditions = Annotated[dict[str, FiniteFloat], BeforeValidator(_metric_names)]
+
+
+class CurriculumConfig(Settings):
+    """The levels of a curriculum. Training starts on the first one."""
+
+    levels: Annotated[list[Any], BeforeValidator(lambda value: plain(value, "curriculum.levels"))] = Field(
+        [], description="The task of each level, from the easiest to the hardest: what set_task(task) gets."
+    )
+    promote_when: Conditions = Field(
+        {}, description="Conditions {metric: value}: the next level starts when all metrics are at least their values."
+    )
+    demote_when: Conditions = Field(
+        {}, description="Conditions {metric: value}: the level before starts when all metrics are at most their values."
+    )
+    min_episodes: Positive = Field(
+        20,
+        description="Episodes of a level that must have ended before it is left; at most metrics_num_episodes count.",
+    )
+    min_iterations: Positive = Field(1, description="Iterations that a level lasts at least.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.levels or None in self.levels:
+            raise ValueError(
+                "curriculum.levels must be a list of tasks, one per level, none of them null; for example [5, 10, 20]"
+            )
+        if len(self.levels) > 1 and not self.promote_when:
+            raise ValueError(
+                "curriculum.promote_when is missing: the first level would never end; for example "
+                "promote_when: {episode_return_mean: 0.8}"
+            )
+        for name in self.promote_when.keys() & self.demote_when.keys():
+            if self.demote_when[name] >= self.promote_when[name]:
+                raise ValueError(
+                    f"curriculum.demote_when.{name} must be less than promote_when.{name} "
+                    f"({self.promote_when[name]:g}), not {self.demote_when[name]:g}"
+                )
+        return self
+
+
 def split_envs(num_envs: int, num_groups: int) -> list[int]:
     """The sizes of EnvGroups: as equal as possible.
 
@@ -209,11 +265,14 @@ class AlgorithmConfig(Settings):
     env_config: Annotated[dict[str, Any], BeforeValidator(lambda value: plain(value, "env_config"))] = Field(
         {}, description="Arguments of the environment: as one dict if it takes `env_config` or `config`, else by name."
     )
-    env_task_fn: Callable[..., Any] | None = Field(
+    env_task_fn: str | Callable[..., Any] | None = Field(
         None,
-        exclude=True,
-        description="Curriculum, Python only: called with (result, env, context) after each iteration; returns the "
-        "task of the episodes that follow, for an environment with set_task(task).",
+        description="Curriculum as a function, or its import path (module:function): called with (train_results, "
+        "task_settable_env, env_ctx) after each iteration; returns the task of the episodes that follow, for an "
+        "environment with set_task(task).",
+    )
+    curriculum: CurriculumConfig | None = Field(
+        None, description="Curriculum as levels: tasks for an environment with set_task(task), and when to change them."
     )
     num_envs: Lanes = Field(
         16, description="Number of environments; unless given, at least num_workers. Part of the result."
@@ -343,6 +402,24 @@ class AlgorithmConfig(Settings):
     @classmethod
     def _one_name_each(cls, data: Any) -> Any:
         return one_name_each(cls, data) if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _check_curriculum(self) -> Self:
+        if self.curriculum is None:
+            return self
+        if self.env_task_fn is not None:
+            raise ValueError("curriculum and env_task_fn both set the task; give one of them")
+        conditions = (*self.curriculum.promote_when, *self.curriculum.demote_when)
+        if not self.evaluation_interval and any(name.startswith("evaluation/") for name in conditions):
+            raise ValueError(
+                "curriculum: a condition on evaluation/… needs evaluation_interval; otherwise it is never reached"
+            )
+        return self
+
+    @property
+    def last_level(self) -> int:
+        """The index of the curriculum's hardest level; 0 without a curriculum."""
+        return 0 if self.curriculum is None else len(self.curriculum.levels) - 1
 
     @property
     def total_envs(self) -> int:

@@ -56,6 +56,7 @@ class Fragment:
     final_states: dict[str, Array] = field(default_factory=dict)  # (K, …) each
     episode_returns: Array = field(default_factory=lambda: np.zeros(0))  # of the episodes that ended, in order
     episode_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    episode_tasks: list[Any] = field(default_factory=list)  # the task of each episode that ended
     episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,): index of each lane's episode
     running_returns: Array = field(default_factory=lambda: np.zeros(0))  # (E,): of episodes that have not ended
     running_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)

@@ -41,6 +41,7 @@ class Result(EpisodeMetrics):
     env_steps_per_s: float
     learner: dict[str, float]
     stages_s: dict[str, float]
+    curriculum_level: NotRequired[int]  # of this iteration, with a curriculum: the first level is 0
     evaluation: NotRequired[dict[str, Any]]  # if this iteration was evaluated
 
 
@@ -93,6 +94,12 @@ class EpisodeWindow:
             self.running = running_mean(self.running, float(value))
             self.total += 1
 
+    def clear(self) -> None:
+        """Start a new window. The total stays."""
+        self.returns.clear()
+        self.lengths.clear()
+        self.running = None
+
     def metrics(self) -> EpisodeMetrics:
         metrics = episode_metrics(self.returns, self.lengths)
         return {
@@ -113,8 +120,7 @@ class EpisodeWindow:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.returns.clear()
-        self.lengths.clear()
+        self.clear()
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
         self.running = state.get("running")  # not in checkpoints of 0.2.0

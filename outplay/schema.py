@@ -65,6 +65,13 @@ class Group(Part):
         return self
 
 
+class Level(Part):
+    """The level of a curriculum."""
+
+    number: Counter
+    iterations: Counter
+
+
 class State(Part):
     """state.json."""
 
@@ -82,6 +89,7 @@ class State(Part):
     episode_returns: list[float] = Field(default_factory=list)
     exploration: dict[str, Annotated[FiniteNumber, Field(ge=0)]] = Field(default_factory=dict)  # not in 0.2.0
     episode_lengths: list[Counter] = Field(default_factory=list)  # not in checkpoints of 0.2.0
+    level: Level | None = None  # with a curriculum; not in checkpoints of 0.2.0
     learner: dict[str, Any]
     groups: list[Group]
     exact: bool

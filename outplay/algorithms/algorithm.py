@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 
-from outplay.algorithms import acting, describing, evaluating, iteration, saving, setup
+from outplay.algorithms import acting, curriculum, describing, evaluating, iteration, saving, setup
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
 from outplay.collect import AsyncCollector, Collector, EpisodeProgress, Evaluator, SyncCollector, torch_threads
@@ -93,17 +93,19 @@ class Algorithm(Generic[C_co]):
         folders   additional folders to import modules from
         resuming  keep settings that are part of the result, for a checkpoint that is restored
         """
-        algorithm = type(self).__name__
+        algorithm, folders = type(self).__name__, list(folders)
         env, given = setup.env_and_settings(algorithm, env, config, settings)
         name, factory = find_env(env, folders)
         self._env = env  # as it was given
-        self.env_folders = import_folders(name)
         checked = validated(self.Config, {**given, "env": name}, f"{algorithm} config", lambda: Experiment)
         self.config = cast("C_co", checked)
+        self.task_function = curriculum.task_function(checked.env_task_fn, folders)
+        self.env_folders = self._import_folders(name)
         log.setLevel(self.config.log_level)
         env_spec = setup.env_spec(name, factory, self.config)
         self.probe = probe_env(env_spec, self.config.seed)
         self.env_spec = replace(env_spec, global_streams=self.probe.global_streams)
+        curriculum.check_tasks(name, self.probe, self.config)
         self.config = resolved(self.config, self.env_spec, self.probe, resuming)
         setup.warn_about_environment(name, self.probe)
         self.inexact = self.probe.inexact  # why a resumed run would not be exact; empty if it is
@@ -117,7 +119,8 @@ class Algorithm(Generic[C_co]):
             setup.check_recurrence(self.policy, algorithm, self.Learner.supports_recurrence)
             self.learner = self.Learner(self.policy, self.config, self.env_spec.stacked_frames)
         self._collector: Collector | None = None
-        self._states: list[GroupState] | None = None
+        self.level = curriculum.Level()
+        self._states: list[GroupState] | None = curriculum.states_on(self.config, self.level, None)
         self._version = 0  # of the last snapshot of the Weights
         self.in_transaction = False  # see atomic.py
         self._evaluator: Evaluator | None = None
@@ -131,6 +134,12 @@ class Algorithm(Generic[C_co]):
         self.run: Run | None = None
         if run is not None:
             self._record(run)
+
+    def _import_folders(self, env: str) -> list[Path]:
+        """The folders of the modules that the environment and env_task_fn are imported from."""
+        task_fn = self.config.env_task_fn
+        paths = [env, task_fn] if isinstance(task_fn, str) else [env]
+        return list(dict.fromkeys(folder for path in paths for folder in import_folders(path)))
 
     def _record(self, run: str | Mapping[str, Any]) -> None:
         from outplay.algorithms import recording  # it needs this module
@@ -238,7 +247,9 @@ class Algorithm(Generic[C_co]):
         """Count the steps and finished episodes of Fragments."""
         for fragment in fragments:
             self.timesteps += fragment.steps
-            self.episodes.add(fragment.episode_returns, fragment.episode_lengths)
+            of_level = curriculum.of_level(self.config, self.task, fragment)
+            self.episodes.add(fragment.episode_returns[of_level], fragment.episode_lengths[of_level])
+            self.episodes.total += of_level.count(False)
             self._returns += fragment.episode_returns.tolist()
             self._lengths += fragment.episode_lengths.tolist()
 
@@ -259,6 +270,12 @@ class Algorithm(Generic[C_co]):
         if self._collector is not None:
             return self._collector.task
         return self._states[0].task if self._states else None
+
+    def start_on(self, saved: Mapping[str, Any]) -> None:
+        """Take the level and the task of a checkpoint's state.json, without its environments: for an evaluation."""
+        self.level = curriculum.restored_level(self.config, saved["level"])
+        task = saved["groups"][0]["task"] if saved["groups"] else None
+        self._states = [GroupState(size, task=task) for size in self.group_sizes]
 
     def _drop_workers(self, states: list[GroupState] | None) -> None:
         """Stop the workers. New workers will rebuild their environments from `states`."""
@@ -373,8 +390,9 @@ class Algorithm(Generic[C_co]):
         return self.policy.act_by_name(observations, state, masks, chosen, self._action_rng)
 
     def get_config(self) -> dict[str, Any]:
-        """All settings, defaults included."""
-        return self.config.model_dump(mode="json", by_alias=True)
+        """All settings, defaults included. A function as env_task_fn is left out: files cannot contain it."""
+        functions = {"env_task_fn"} if callable(self.config.env_task_fn) else None
+        return self.config.model_dump(mode="json", by_alias=True, exclude=functions)
 
     # Saving.
 
@@ -415,7 +433,7 @@ class Algorithm(Generic[C_co]):
 
     def _load(self, folder: Path, saved: Checkpoint) -> None:
         states, are_segments_valid = saving.restore_state(self, saved)
-        self._drop_workers(states)
+        self._drop_workers(curriculum.states_on(self.config, self.level, states))
         self._saved_segments = SavedSegments(folder, saved.hashes) if are_segments_valid else SavedSegments()
 
     def clone_from(self, checkpoint: str | Path) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_COUNTERS = ("iteration", "timesteps", "seconds", "inexact")
+_COUNTERS = ("iteration", "timesteps", "seconds", "inexact", "level")
 
 
 def atomically(algorithm: Algorithm, name: str, work: Callable[[], T]) -> T:

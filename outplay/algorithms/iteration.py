@@ -6,11 +6,11 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from outplay.algorithms import curriculum
 from outplay.collect import AsyncCollector
 from outplay.config import AsyncConfig
 from outplay.fragments import Fragment, join
 from outplay.metrics import Result
-from outplay.settings import plain
 
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
@@ -48,25 +48,12 @@ def iterate(algorithm: Algorithm) -> Result:
         "learner": metrics,
         "stages_s": algorithm.timers.take(),
     }
+    if config.curriculum is not None:
+        result["curriculum_level"] = algorithm.level.number
     if evaluation is not None:
         result["evaluation"] = evaluation
-    _update_task(algorithm, result)
+    curriculum.update(algorithm, result)
     return result
-
-
-def _update_task(algorithm: Algorithm, result: Result) -> None:
-    """Curriculum: set the task that `env_task_fn` returns. None keeps the present task."""
-    config = algorithm.config
-    if config.env_task_fn is None:
-        return
-    if algorithm._task_env is None:
-        algorithm._task_env = algorithm.env_spec.make()
-    env = algorithm._task_env.unwrapped
-    if algorithm.collector.task is not None and hasattr(env, "set_task"):
-        env.set_task(algorithm.collector.task)
-    task = config.env_task_fn(result, env, config.env_config)
-    if task is not None:
-        algorithm.collector.set_task(plain(task, "env_task_fn"))
 
 
 def synchronous(algorithm: Algorithm) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +13,7 @@ import torch
 
 import outplay
 from outplay import spaces
+from outplay.algorithms import curriculum
 from outplay.envs import GroupState, check_trust, import_path
 from outplay.envs.group import LONGEST_REPLAY
 from outplay.errors import CheckpointError
@@ -48,7 +49,9 @@ def from_folder(cls: type[A], folder: Path, env: Any, config: Mapping[str, Any] 
         cls = find_algorithm(state["algorithm"])  # type: ignore[assignment]
     check_algorithm(cls.__name__, state)
     check_trust(state["env"], env, trust, f"checkpoint {folder}", "give env= again, or trust=True")
-    settings = {**state["config"], **(config or {}), "env": None}
+    settings = {**curriculum.without_untrusted(state["config"], trust), **(config or {}), "env": None}
+    remedy = "give it again, as config={{'env_task_fn': {!r}}}, or trust=True"
+    curriculum.check_trust(state["config"], settings, f"checkpoint {folder}", remedy)
     folders = map(Path, state["env_folders"] if trust else [])
     trainer = cls(env=state["env"] if env is None else env, config=settings, folders=folders, resuming=True)
     try:
@@ -79,6 +82,7 @@ def make_checkpoint(algorithm: Algorithm, known: Collection[str] = ()) -> Checkp
         "episode_returns": algorithm._returns,
         "exploration": algorithm.policy.exploration,
         "episode_lengths": algorithm._lengths,
+        "level": None if algorithm.config.curriculum is None else asdict(algorithm.level),
         "learner": learner,
         "groups": groups,
         "exact": not algorithm.inexact and all(s.is_exact for s in states or []),
@@ -106,6 +110,7 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
         algorithm.seconds = float(state["time_total_s"])
         algorithm.episodes.load(state["episodes"])
         algorithm._returns, algorithm._lengths = _pending_episodes(state)
+        algorithm.level = curriculum.restored_level(algorithm.config, state["level"])
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
     config = algorithm.get_config()

@@ -38,4 +38,5 @@ def _arguments(run: Run) -> str:
     is_default = run.folder.path.parent.parent == results_folder(None)
     name = run.folder.path.name if is_default else str(run.folder)
     imports = bool(imported_env(run.algorithm)) or any(":" in path for path in run.experiment.callbacks)
+    imports = imports or isinstance(run.algorithm.config.env_task_fn, str)
     return shlex.quote(name) + (" --trust" if imports else "")

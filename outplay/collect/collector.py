@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
+
 from outplay.collect.pool import WorkerPool
 from outplay.collect.worker import RolloutSpec, RolloutWorker
 from outplay.envs import GroupState
@@ -84,11 +86,37 @@ class Collector(ABC):
         self.states = [replace(state, task=task) for state in self.states]
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
-        """`function(worker)` on every worker, in its process, with the present weights; the results in order.
+        """`function(worker)` on every worker, in its process, with the present weights. Returns one result per worker.
+
+        Without worker processes, there is one worker, in the main process. A worker has a copy of the weights: the next
+        Weights replace what `function` changes of them. To change the weights that are trained, use
+        `trainer.get_policy().set_weights(…)`.
 
         >>> trainer.workers.foreach_worker(lambda worker: worker.get_policy().get_weights())
         """
         return self.pool.call_all("apply", self._snapshot(everything=True), function)
+
+    def foreach_env(self, function: Callable[[gymnasium.Env[Any, Any]], Any]) -> list[list[Any]]:
+        """`function(env)` on every environment, in its worker. Returns a list per worker: one result per environment.
+
+        If `function` steps, resets or changes an environment, the run is no longer reproducible: a replaced worker and
+        a resumed run do not repeat the change.
+
+        >>> trainer.workers.foreach_env(lambda env: env.unwrapped.get_task())
+        [[3, 3], [3, 3]]
+        """
+        return self.foreach_worker(lambda worker: worker.foreach_env(function))
+
+    def local_worker(self) -> RolloutWorker:
+        """The worker of the main process, with the present weights.
+
+        With worker processes, it has a policy, but no environments.
+
+        >>> trainer.workers.local_worker().get_policy().get_weights()
+        """
+        worker = self.pool.local or RolloutWorker(1, self.spec, {})
+        worker.load(self._snapshot(everything=True))
+        return worker
 
     def stop(self) -> None:
         self.pool.stop()

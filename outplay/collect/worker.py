@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium
 import torch
 
 from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, EpisodeResults, play_episodes
 from outplay.config import split_envs
-from outplay.envs import EnvGroup, EnvSpec, GroupState, Vector, make_vector
+from outplay.envs import EnvGroup, EnvSpec, GroupState, PythonVector, Vector, make_vector
 from outplay.envs.deadline import mark_worker_process, watchdog_scope
 from outplay.envs.group import interleave
+from outplay.errors import EnvError
 from outplay.fragments import Fragment
 from outplay.policies import Policy, PolicySpec, Weights
 from outplay.streams import seed_for, stream
@@ -80,7 +82,7 @@ class RolloutWorker:
 
     def collect(self, weights: Weights, task: Any = None) -> list[Fragment]:
         """One Fragment from each EnvGroup, in order."""
-        self._load(weights)
+        self.load(weights)
         spec = self.spec
         if task is not None:
             for group in self.groups.values():
@@ -100,7 +102,7 @@ class RolloutWorker:
                 ]
             )
 
-    def _load(self, weights: Weights) -> None:
+    def load(self, weights: Weights) -> None:
         """Load Weights if their version is new. Every call carries its Weights, so a worker needs no other update."""
         if weights.version != self.policy.version:
             self.policy.load(weights)
@@ -116,7 +118,7 @@ class RolloutWorker:
         progress: EpisodeProgress | None = None,
     ) -> EpisodeResults:
         """Play this many evaluation episodes in parallel. `key` selects their seeds."""
-        self._load(weights)
+        self.load(weights)
         # Where environments step in threads, half of them step while the policy acts for the other half.
         sizes = split_envs(episodes, 2 if self.spec.env.is_atari else 1)
         if episodes not in self._evaluation:
@@ -142,8 +144,20 @@ class RolloutWorker:
     def get_policy(self) -> Policy:
         return self.policy
 
+    def foreach_env(self, function: Callable[[gymnasium.Env[Any, Any]], Any]) -> list[Any]:
+        """`function(env)` on every environment of this worker, in the order of EnvGroups and lanes."""
+        results = []
+        for group in self.groups.values():
+            if not isinstance(group.vector, PythonVector):
+                raise EnvError(
+                    f"environment {self.spec.env.name!r} runs in a native vector, which has no separate environments; "
+                    "use foreach_worker() and worker.groups[…].vector"
+                )
+            results += [function(env) for env in group.vector.envs]
+        return results
+
     def apply(self, weights: Weights, function: Callable[[RolloutWorker], Any]) -> Any:
-        self._load(weights)
+        self.load(weights)
         return function(self)
 
     def process(self) -> tuple[str, int]:

@@ -16,6 +16,7 @@ from outplay.envs.making import has_native_vector
 from outplay.envs.masking import MaskReader
 from outplay.envs.oldstyle import OldStyleEnv
 from outplay.envs.probe import probe_env, unused_masks
+from outplay.envs.tasks import task_layer
 from outplay.errors import OutplayError
 from outplay.masks import sample_allowed
 
@@ -119,6 +120,8 @@ def _check_instance(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Iterator[tup
         yield "ok", f"it has {masks.sources[0]}: the policy takes only allowed actions"
     if problem := unused_masks(masks.sources, masks.unused):
         yield "note", problem
+    if task_layer(env) is not None:
+        yield "ok", "it has set_task(task): it can have a curriculum"
     if has_native_vector(spec):
         yield "ok", "it runs in a native vector"
     probe = probe_env(spec)

@@ -132,6 +132,7 @@ class EnvGroup:
         self._lengths = np.array(state.lengths)
         self._policy_state = {name: np.array(array) for name, array in state.policy_state.items()}
         self._task = state.task
+        self._tasks = list(state.tasks)  # of each lane's running episode
         self._expected = 0  # with complete episodes: estimated steps of the next Fragment
         self._starts = np.ones(lanes, bool)
         self._observations: Leaves = ()
@@ -234,6 +235,7 @@ class EnvGroup:
         state = self._state_at_start(initial)
         recorder = Recorder(self.vector, self.index, most, complete, policy.sequence_length)
         act_seconds = step_seconds = 0.0
+        ended_tasks: list[Any] = []
         t = 0
         while t < steps or (complete and playing.any()):
             mask = self.vector.action_masks
@@ -258,6 +260,7 @@ class EnvGroup:
             if self._starts.any():
                 ended = np.flatnonzero(self._starts)
                 recorder.ended(t - 1, ended, self._observations, self._returns, self._lengths, state)
+                ended_tasks += [self._tasks[lane] for lane in ended]
                 if complete and t >= steps:
                     playing[ended] = False  # the next Fragment starts with a new episode
                 else:
@@ -274,7 +277,7 @@ class EnvGroup:
         fragment.running_returns, fragment.running_lengths = self._returns.copy(), self._lengths.copy()
         check_values(fragment, self.vector, began, self._starts)
         fragment.seconds = {"act": act_seconds, "step": step_seconds}
-        fragment.number, fragment.task = self._fragments, self._task
+        fragment.number, fragment.task, fragment.episode_tasks = self._fragments, self._task, ended_tasks
         self._fragments += 1
         fragment.wrongly_rebuilt, self.wrongly_rebuilt = len(self.wrongly_rebuilt), []
         return fragment
@@ -295,6 +298,8 @@ class EnvGroup:
         self._returns[lanes] = 0.0
         self._lengths[lanes] = 0
         self._starts[lanes] = True
+        for lane in lanes:
+            self._tasks[lane] = self._task
         self._reset(lanes, None if self._task is None else [self._task] * self.vector.num_envs)
 
     def close(self) -> None:

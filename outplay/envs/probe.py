@@ -14,6 +14,7 @@ import numpy as np
 from outplay.envs.global_streams import detect_global_streams
 from outplay.envs.lookup import EnvSpec
 from outplay.envs.making import has_native_vector, make_vector
+from outplay.envs.tasks import task_layer
 from outplay.envs.vector import PythonVector, Vector
 from outplay.envs.wrappers import statistics_in
 from outplay.masks import sample_allowed
@@ -57,6 +58,7 @@ class Probe:
     pace_seconds: float  # of a step, including its share of the resets
     mask_sources: tuple[str, ...] = ()  # where the environment has action masks; the first one is used
     not_a_mask: str = ""  # why a part of the observation or the info that is called action_mask is not used as one
+    has_tasks: bool = False  # whether it has set_task(task)
     global_streams: tuple[str, ...] = ()  # global random generators that the environment uses: see OwnStreams
     renders: bool | None = None  # whether it can render images; None if only trying tells
 
@@ -110,6 +112,7 @@ def probe_env(spec: EnvSpec, seed: int = 0) -> Probe:
             pace_seconds=(first.step_seconds + first.reset_seconds) / first.steps,
             mask_sources=tuple(vector.masks.sources) if isinstance(vector, PythonVector) else (),
             not_a_mask=vector.masks.unused if isinstance(vector, PythonVector) else "",
+            has_tasks=isinstance(vector, PythonVector) and task_layer(vector.envs[0]) is not None,
             global_streams=spec.global_streams,
             renders=_renders(spec, vector),
         )

@@ -12,7 +12,7 @@ from outplay import spaces
 from outplay.envs.global_streams import OwnStreams
 from outplay.envs.lookup import EnvSpec
 from outplay.envs.masking import MaskReader, raised
-from outplay.envs.oldstyle import OldStyleEnv
+from outplay.envs.tasks import task_layer
 from outplay.errors import EnvError, OutplayError
 from outplay.sequences import Padded
 from outplay.spaces import Leaf, Leaves
@@ -149,17 +149,16 @@ class PythonVector:
         pass  # sequential: nothing can run in the background
 
     def _set_task(self, env: gymnasium.Env[Any, Any], task: Any, seed: int | None) -> None:
-        inner: Any = env.unwrapped
-        inner = inner.old if isinstance(inner, OldStyleEnv) else inner
-        if not hasattr(inner, "set_task"):
-            raise EnvError(f"env_task_fn is set, but environment {self.name!r} has no set_task(task)")
+        layer = task_layer(env)
+        if layer is None:
+            raise EnvError(f"environment {self.name!r} has a curriculum, but no set_task(task)")
         try:
             if isinstance(env, OwnStreams):
                 if seed is not None:  # random numbers drawn in set_task() must not depend on the previous episode
                     env.seed_streams(seed)
-                env.call(inner.set_task, task)
+                env.call(layer.set_task, task)
             else:
-                inner.set_task(task)
+                layer.set_task(task)
         except OutplayError:
             raise
         except (Exception, SystemExit) as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from outplay import registry
 from outplay.errors import CallbackError, CheckpointError, ConfigError, nearest, shortened
-from outplay.imports import import_for
+from outplay.imports import import_object
 from outplay.metrics import Result
 
 if TYPE_CHECKING:
@@ -71,22 +71,9 @@ def find_callback(name: str, folders: Iterable[Path] = ()) -> type[Callback]:
 
     The module of an import path is also searched in `folders`.
     """
-    found = _import(name, folders) if ":" in name else registry.callbacks.load(name)
+    found = import_object("callbacks", name, folders, "class") if ":" in name else registry.callbacks.load(name)
     if not (isinstance(found, type) and issubclass(found, Callback)):
         raise ConfigError(f"callbacks: {name!r} is not a subclass of outplay.Callback")
-    return found
-
-
-def _import(path: str, folders: Iterable[Path]) -> Any:
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
-        raise ConfigError(f"callbacks: expected an import path (module:Class), not {shortened(path)!r}")
-    found: Any = import_for(f"the callback {path!r}", module_name, folders, ConfigError)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            known = [key for key, value in vars(found).items() if isinstance(value, type)] or ["a class"]
-            raise ConfigError(f"callbacks: module {module_name!r} has no {part!r}{nearest(part, known)}")
-        found = getattr(found, part)
     return found
 
 

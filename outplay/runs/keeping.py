@@ -24,13 +24,13 @@ class CheckpointPolicy:
         self._keep = experiment.keep_checkpoints
         self._folder = folder
         self._due = math.inf  # time.monotonic() of the next checkpoint by time
-        self._best: tuple[float, int] | None = None  # (return, iteration)
+        self._best: tuple[int, float, int] | None = None  # (level of the curriculum, return, iteration)
 
     def start(self, results: list[Record]) -> None:
         """Start the timer. `results` are those of all iterations so far."""
         saved = set(map(iteration_of, self._folder.checkpoints()))
-        scored = [(r["episode_return_mean"], r["training_iteration"]) for r in results]
-        self._best = max((pair for pair in scored if pair[0] is not None and pair[1] in saved), default=None)
+        scored = [r for r in results if r["episode_return_mean"] is not None and r["training_iteration"] in saved]
+        self._best = max(map(_scored, scored), default=None)
         self._restart_timer()
 
     def _restart_timer(self, saving_s: float = 0.0) -> None:
@@ -44,9 +44,8 @@ class CheckpointPolicy:
 
     def score(self, result: Mapping[str, Any]) -> None:
         """Record the return of an iteration whose checkpoint is written next."""
-        value = result["episode_return_mean"]
-        if not math.isnan(value) and (self._best is None or value >= self._best[0]):
-            self._best = (value, result["training_iteration"])
+        if not math.isnan(result["episode_return_mean"]):
+            self._best = max(_scored(result), self._best or _scored(result))
 
     def after_saving(self, iteration: int, saving_s: float) -> None:
         """Remove old checkpoints and restart the timer."""
@@ -54,6 +53,11 @@ class CheckpointPolicy:
             # Checkpoints of later iterations are damaged: otherwise the run would have resumed from them.
             found = [path for path in self._folder.checkpoints() if iteration_of(path) <= iteration]
             for path in found[: -self._keep]:
-                if self._best is None or iteration_of(path) != self._best[1]:
+                if self._best is None or iteration_of(path) != self._best[-1]:
                     self._folder.remove_checkpoint(path)
         self._restart_timer(saving_s)
+
+
+def _scored(result: Mapping[str, Any]) -> tuple[int, float, int]:
+    """What checkpoints are compared by: a return on a harder level is better than any on an easier one."""
+    return result.get("curriculum_level", 0), result["episode_return_mean"], result["training_iteration"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outplay.algorithms import Algorithm, find_algorithm
+from outplay.algorithms import Algorithm, curriculum, find_algorithm
 from outplay.envs import check_trust, import_folders, import_path, is_import_path
 from outplay.errors import CheckpointError, ConfigError
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
@@ -98,13 +98,16 @@ def recorded_experiment(
 ) -> Experiment:
     """The experiment in a run's config.yaml, modified by `change`.
 
-    Import paths in config.yaml must be trusted, or repeated: the environment in `env`, callbacks in `callbacks`.
+    Import paths in config.yaml must be trusted, or repeated: the environment in `env`, callbacks in `callbacks`,
+    `env_task_fn` by `change`.
     """
     recorded = folder.experiment(trust)
     where = f"run {folder}"
     check_trust(recorded.env, env, trust, where, f"repeat it with --env {recorded.env}, or add --trust")
     check_callback_trust(recorded.callbacks, callbacks, trust, where)
-    changed = change(recorded)
+    changed = change(recorded.model_copy(update={"config": curriculum.without_untrusted(recorded.config, trust)}))
+    remedy = "repeat it with --config env_task_fn={}, or add --trust"
+    curriculum.check_trust(recorded.config, changed.config, where, remedy)
     if others := sorted(key for key in changed.config if changed.config[key] != recorded.config.get(key)):
         log.warning("settings differ from those of the run (%s): the result may differ", ", ".join(others))
     if find_algorithm(changed.run) is not find_algorithm(recorded.run):

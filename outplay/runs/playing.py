@@ -59,11 +59,12 @@ class SavedPolicy:
     def load(self, settings: dict[str, Any]) -> Algorithm:
         """Make an algorithm on the CPU with these weights; `settings` override the saved ones."""
         config = {key: value for key, value in self.state["config"].items() if key != "env"}
-        config |= {"evaluation_num_workers": 0, "num_gpus": 0, "act_on_gpu": False, **settings}
+        config |= {"evaluation_num_workers": 0, "num_gpus": 0, "act_on_gpu": False, "env_task_fn": None, **settings}
         kind = find_algorithm(self.state["algorithm"])
         algorithm = kind(env=self.env, config=config, folders=self.import_from, resuming=True)
         try:
             algorithm.load_weights(self.folder)
+            algorithm.start_on(self.state)
         except BaseException:
             algorithm.stop()
             raise

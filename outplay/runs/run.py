@@ -57,7 +57,7 @@ class Run:
         self.stop_reason = ""
         self.video: Path | None = None
         self._callbacks = Callbacks(callbacks)
-        self._stopping = StopConditions(experiment)
+        self._stopping = StopConditions(experiment, algorithm.config.last_level)
         self._folder = folder
         self._recorder = Recorder() if folder is None else FolderRecorder(folder, experiment)
         self._keeps_workers = keeps_workers
@@ -238,7 +238,7 @@ class Run:
     def set_stop(self, stop: Mapping[str, float], where: str = "Run.set_stop()") -> None:
         """Replace the stop conditions, here and in config.yaml, and drop a request to stop."""
         self.experiment = loading.with_stop(self.experiment, self.algorithm, stop, where)
-        self._stopping = StopConditions(self.experiment)
+        self._stopping = StopConditions(self.experiment, self.algorithm.config.last_level)
         self._stop_requested = ""
         self.last_result = self.last_result or last_result([], self.algorithm)
         self._write_config()

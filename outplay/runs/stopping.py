@@ -23,7 +23,9 @@ _LONG_FRACTION, _LONG_S = 0.1, 1.0  # an iteration is long above this fraction o
 class StopConditions:
     """Thresholds of metrics. A run stops when any metric reaches its threshold."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, last_level: int = 0) -> None:
+        """`last_level` of the curriculum: on the levels before it, metrics of episodes stop no run."""
+        self._last_level = last_level
         self._thresholds = experiment.stop
         self._confirm = experiment.confirm
         self._has_warned = False
@@ -40,6 +42,8 @@ class StopConditions:
         """The condition that is reached with this result; empty if the run continues."""
         metrics = flattened(last)
         for name, threshold in self._thresholds.items():
+            if self._is_too_early(name, last):
+                continue
             if name not in metrics:
                 if "learner" in last and name.startswith("learner/"):
                     raise ConfigError(f"stop: there is no metric {name!r}{nearest(name, metrics)}")
@@ -53,6 +57,11 @@ class StopConditions:
             if value is not None and value >= threshold:
                 return f"{name} reached {threshold:g}"
         return ""
+
+    def _is_too_early(self, name: str, last: Mapping[str, Any]) -> bool:
+        """Whether this is a metric of episodes, and they belong to an easier level than the last one."""
+        is_of_episodes = name.rpartition("/")[2].startswith(("episode_return_", "episode_len_"))
+        return is_of_episodes and last.get("curriculum_level", self._last_level) < self._last_level
 
     def _warn_if_long(self, seconds: float, limit: float) -> None:
         if not self._has_warned and seconds > max(_LONG_S, _LONG_FRACTION * limit):
@@ -70,6 +79,8 @@ class StopConditions:
         threshold = self._thresholds.get(_CONFIRMED)
         if not self._confirm or threshold is None or last["training_iteration"] % _CONFIRM_EVERY:
             return False
+        if self._is_too_early(_CONFIRMED, last):
+            return False
         return bool(last[_CONFIRMED] >= threshold and "evaluation" not in last)
 
     def fractions(self, last: Mapping[str, Any]) -> dict[str, float]:
@@ -83,6 +94,8 @@ class StopConditions:
                 continue
             first = 0.0 if name in _COUNTERS else self._first.setdefault(name, value)
             done = 1.0 if value >= limit else (value - first) / (limit - first) if limit > first else 0.0
+            if self._is_too_early(name, last):
+                done = (last["curriculum_level"] + done) / (self._last_level + 1)
             is_unconfirmed = self._confirm and name == _CONFIRMED and "evaluation" not in last
             found[name] = max(0.0, min(0.99 if is_unconfirmed else 1.0, done))
         return found

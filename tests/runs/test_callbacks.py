@@ -302,7 +302,7 @@ class Misspelt(Callback):
         (Misspelt(), "Misspelt: on_results is never called. Did you mean 'on_result'?"),
         ("nothing", "no callback 'nothing'; no installed package registers one"),
         (":Thing", "expected an import path (module:Class), not ':Thing'"),
-        ("nowhere:Thing", "no module 'nowhere' for the callback 'nowhere:Thing'"),
+        ("nowhere:Thing", "no module 'nowhere' for callbacks 'nowhere:Thing'"),
         ("tests.runs.test_callbacks:Logg", "has no 'Logg'. Did you mean 'Log'?"),
         ("tests.runs.test_callbacks:make", "'tests.runs.test_callbacks:make' is not a subclass of outplay.Callback"),
     ],
@@ -417,7 +417,7 @@ def test_names_in_a_run_are_not_imported_unless_repeated_or_trusted(
     scene.monkeypatch.chdir(scene.folder / "elsewhere")
     capsys.readouterr()
     assert scene.outplay(*resume, "--stop", "training_iteration=5", *both) == 2
-    assert "no module 'mycallbacks' for the callback 'mycallbacks:Counter'" in capsys.readouterr().err
+    assert "no module 'mycallbacks' for callbacks 'mycallbacks:Counter'" in capsys.readouterr().err
     assert scene.outplay(*resume, "--stop", "training_iteration=5", "--trust") == 0
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from outplay.envs.examples.maze import Maze
 from outplay.envs.examples.memory import CartPoleWithoutVelocities, RepeatAfterMe, TMaze
 
-__all__ = ["CartPoleWithoutVelocities", "RepeatAfterMe", "TMaze"]
+__all__ = ["CartPoleWithoutVelocities", "Maze", "RepeatAfterMe", "TMaze"]
