@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from pydantic.fields import FieldInfo
 
 from outplay.algorithms import find_algorithm
-from outplay.config import AlgorithmConfig, Experiment, ExplorationConfig, ModelConfig, OptimizerConfig
+from outplay.config import (
+    AlgorithmConfig,
+    CurriculumConfig,
+    Experiment,
+    ExplorationConfig,
+    ModelConfig,
+    OptimizerConfig,
+)
 from outplay.registry import algorithms
 from outplay.settings import Settings, default_in_words, has_setting, type_in_words
 from outplay.synonyms import Synonym, counterpart
@@ -17,6 +24,7 @@ SHARED_GROUPS: dict[str, type[Settings]] = {
     "model": ModelConfig,
     "optimizer": OptimizerConfig,
     "exploration_config": ExplorationConfig,
+    "curriculum": CurriculumConfig,
 }
 
 _BELOW = "below"  # the default of nested settings, which are a group of their own

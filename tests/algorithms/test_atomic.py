@@ -42,6 +42,15 @@ CASES: dict[str, tuple[type[Algorithm], dict[str, Any]]] = {
         },
     ),
     "A2C with tasks": (A2C, {"env_task_fn": next_task, "normalize_observations": True, "rollout_fragment_length": 5}),
+    "PPO with a curriculum": (
+        PPO,
+        {
+            "env_config": {"length": 4}, "num_sgd_iter": 1, "sgd_minibatch_size": 40,
+            "curriculum": {
+                "levels": [2.5, 2.0, 1.5, 1.0, 0.5], "promote_when": {"episode_return_mean": 0.1}, "min_episodes": 3,
+            },
+        },
+    ),
     "PG": (PG, {"env_config": {"length": 12}}),
     "DQN": (DQN, {**REPLAY, "normalize_observations": True}),
     "DQN without priorities": (DQN, {**REPLAY, "prioritized_replay": False, "frame_stack": 2}),
@@ -64,7 +73,7 @@ def everything(trainer: Algorithm) -> dict[str, Any]:
             for part, array in read().items()
         },
         "weights": trainer.policy.flat.numpy().tobytes(),
-        "counters": (trainer.iteration, trainer.timesteps, trainer.episodes.state()),
+        "counters": (trainer.iteration, trainer.timesteps, trainer.episodes.state(), trainer.level),
         "environments": repr([(s.fragments, s.task, s.tasks, s.marks) for s in trainer._group_states() or []]),
     }
 
