@@ -20,8 +20,9 @@ KILLED = {
     "Python, in workers": ["--env", "tests.probes:Walk", "--run", "A2C", "--config", "normalize_observations=true"],
     "whole episodes": ["--env", "tests.probes:Walk", "--run", "PG", "--config", "env_config={length: 25}"],
     "with a curriculum, in workers": [
-        "--env", "outplay.envs.examples:Maze", "--config", "env_config={size: 3, max_steps: 12}", "--config", "lr=0.005",
-        "--config", "curriculum={levels: [1, 2, 3, 4, 5, 6], promote_when: {episode_return_mean: 0.5}, min_episodes: 2}",
+        "--env", "outplay.envs.examples:Maze", "--config", "env_config={size: 3, max_steps: 12}",
+        "--config", "curriculum.levels=[1, 2, 3, 4, 5, 6]", "--config", "curriculum.min_episodes=2",
+        "--config", "curriculum.promote_when={episode_return_mean: 0.5}", "--config", "lr=0.005",
     ],
     "with a replay, in workers": [
         "--env", "tests.probes:Walk", "--run", "DQN", "--config", "prioritized_replay=true",

@@ -1,0 +1,72 @@
+"""`trainer.workers`: functions on workers and on environments, with and without worker processes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from outplay import PPO, EnvError
+from outplay.envs.examples import Maze
+
+SMALL = {
+    "num_envs": 5, "num_env_groups": 3, "train_batch_size": 40, "sgd_minibatch_size": 40, "num_sgd_iter": 1,
+    "model": {"fcnet_hiddens": [8]}, "curriculum": {"levels": [7]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("num_workers", "expected"), [(0, [[7] * 5]), (1, [[7] * 5]), (2, [[7] * 3, [7] * 2])])
+def test_foreach_env_has_a_list_per_worker(process_engine: None, num_workers: int, expected: list[list[int]]) -> None:
+    with PPO(Maze, {**SMALL, "num_workers": num_workers}) as trainer:
+        assert trainer.workers.foreach_env(lambda env: env.unwrapped.get_task()) == expected
+        pids = trainer.workers.foreach_env(lambda _: os.getpid())
+        assert [len(set(found)) for found in pids] == [1] * len(expected)
+        assert (pids[0][0] == os.getpid()) == (num_workers == 0)
+
+
+def test_a_native_vector_has_no_environments_to_call() -> None:
+    with (
+        PPO("CartPole-v1", num_workers=0) as trainer,
+        pytest.raises(EnvError, match="'CartPole-v1' runs in a native vector, which has no separate environments; use"),
+    ):
+        trainer.workers.foreach_env(lambda env: env)
+
+
+def equal(weights: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> bool:
+    return weights.keys() == others.keys() and all(np.array_equal(weights[name], others[name]) for name in weights)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_every_worker_has_the_present_weights(process_engine: None, num_workers: int) -> None:
+    with PPO(Maze, {**SMALL, "num_workers": num_workers}) as trainer:
+        trainer.train()
+        present = trainer.get_policy().get_weights()
+        found = trainer.workers.foreach_worker(lambda worker: worker.get_policy().get_weights())
+        assert len(found) == max(1, num_workers)
+        assert all(equal(weights, present) for weights in found)
+        local = trainer.workers.local_worker()
+        assert equal(local.get_policy().get_weights(), present)
+        assert len(local.foreach_env(lambda env: env)) == (0 if num_workers else 5)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_weights_set_on_workers_are_replaced_by_the_next_ones(process_engine: None, num_workers: int) -> None:
+    """So they do not change the result of a run."""
+
+    def clear(worker: Any) -> bool:
+        policy = worker.get_policy()
+        policy.set_weights({name: np.zeros_like(array) for name, array in policy.get_weights().items()})
+        return not policy.flat.any()
+
+    with PPO(Maze, {**SMALL, "num_workers": 0}) as undisturbed:
+        for _ in range(3):
+            undisturbed.train()
+    with PPO(Maze, {**SMALL, "num_workers": num_workers}) as trainer:
+        trainer.train()
+        assert trainer.workers.foreach_worker(clear) == [True] * max(1, num_workers)
+        clear(trainer.workers.local_worker())
+        for _ in range(2):
+            trainer.train()
+        assert trainer.policy.flat.equal(undisturbed.policy.flat)
