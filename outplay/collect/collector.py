@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
-
 from outplay.collect.pool import WorkerPool
 from outplay.collect.worker import RolloutSpec, RolloutWorker
 from outplay.envs import GroupState
@@ -96,7 +94,7 @@ class Collector(ABC):
         """
         return self.pool.call_all("apply", self._snapshot(everything=True), function)
 
-    def foreach_env(self, function: Callable[[gymnasium.Env[Any, Any]], Any]) -> list[list[Any]]:
+    def foreach_env(self, function: Callable[[Any], Any]) -> list[list[Any]]:
         """`function(env)` on every environment, in its worker. Returns a list per worker: one result per environment.
 
         If `function` steps, resets or changes an environment, the run is no longer reproducible: a replaced worker and

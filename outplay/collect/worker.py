@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium
 import torch
 
 from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, EpisodeResults, play_episodes
@@ -144,7 +143,7 @@ class RolloutWorker:
     def get_policy(self) -> Policy:
         return self.policy
 
-    def foreach_env(self, function: Callable[[gymnasium.Env[Any, Any]], Any]) -> list[Any]:
+    def foreach_env(self, function: Callable[[Any], Any]) -> list[Any]:
         """`function(env)` on every environment of this worker, in the order of EnvGroups and lanes."""
         results = []
         for group in self.groups.values():

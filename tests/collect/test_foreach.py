@@ -17,7 +17,7 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("num_workers", "expected"), [(0, [[7] * 5]), (1, [[7] * 5]), (2, [[7] * 3, [7] * 2])])
+@pytest.mark.parametrize(("num_workers", "expected"), [(0, [[7] * 5]), (2, [[7] * 3, [7] * 2])])
 def test_foreach_env_has_a_list_per_worker(process_engine: None, num_workers: int, expected: list[list[int]]) -> None:
     with PPO(Maze, {**SMALL, "num_workers": num_workers}) as trainer:
         assert trainer.workers.foreach_env(lambda env: env.unwrapped.get_task()) == expected
@@ -38,8 +38,19 @@ def equal(weights: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> bool
     return weights.keys() == others.keys() and all(np.array_equal(weights[name], others[name]) for name in weights)
 
 
+def clear(worker: Any) -> bool:
+    policy = worker.get_policy()
+    policy.set_weights({name: np.zeros_like(array) for name, array in policy.get_weights().items()})
+    return not policy.flat.any()
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_every_worker_has_the_present_weights(process_engine: None, num_workers: int) -> None:
+def test_workers_have_the_present_weights_and_the_next_ones_replace_what_is_set(
+    process_engine: None, num_workers: int
+) -> None:
+    with PPO(Maze, {**SMALL, "num_workers": 0}) as undisturbed:
+        for _ in range(3):
+            undisturbed.train()
     with PPO(Maze, {**SMALL, "num_workers": num_workers}) as trainer:
         trainer.train()
         present = trainer.get_policy().get_weights()
@@ -50,23 +61,8 @@ def test_every_worker_has_the_present_weights(process_engine: None, num_workers:
         assert equal(local.get_policy().get_weights(), present)
         assert len(local.foreach_env(lambda env: env)) == (0 if num_workers else 5)
 
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_weights_set_on_workers_are_replaced_by_the_next_ones(process_engine: None, num_workers: int) -> None:
-    """So they do not change the result of a run."""
-
-    def clear(worker: Any) -> bool:
-        policy = worker.get_policy()
-        policy.set_weights({name: np.zeros_like(array) for name, array in policy.get_weights().items()})
-        return not policy.flat.any()
-
-    with PPO(Maze, {**SMALL, "num_workers": 0}) as undisturbed:
-        for _ in range(3):
-            undisturbed.train()
-    with PPO(Maze, {**SMALL, "num_workers": num_workers}) as trainer:
-        trainer.train()
         assert trainer.workers.foreach_worker(clear) == [True] * max(1, num_workers)
-        clear(trainer.workers.local_worker())
+        assert clear(trainer.workers.local_worker())
         for _ in range(2):
             trainer.train()
         assert trainer.policy.flat.equal(undisturbed.policy.flat)

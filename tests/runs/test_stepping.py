@@ -197,7 +197,7 @@ def test_a_function_among_the_settings_stays(tmp_path: Path) -> None:
     def next_task(result: dict[str, Any], env: Any, context: Any) -> None:
         return None
 
-    run = make(tmp_path, config={"env_task_fn": next_task})
+    run = make(tmp_path, env="tests.probes:Walk", config={"env_task_fn": next_task})
     run.step()
     run.reconfigure({"lr": 1e-2})
     assert run.algorithm.config.env_task_fn is next_task
