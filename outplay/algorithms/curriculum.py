@@ -115,6 +115,8 @@ def update(algorithm: Algorithm, result: Result) -> None:
 def next_level(curriculum: CurriculumConfig, level: Level, result: Mapping[str, Any], has_episodes: bool) -> Level:
     """The level after an iteration with this result. `has_episodes`: enough episodes of the level have ended."""
     metrics = flattened(result)
+    if metrics.get("evaluation/curriculum_level", level.number) != level.number:  # an evaluation of an earlier level
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("evaluation/")}
     stayed = Level(level.number, level.iterations + 1)
     if not has_episodes or stayed.iterations < curriculum.min_iterations:
         return stayed

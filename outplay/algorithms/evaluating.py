@@ -33,7 +33,7 @@ def evaluate(
         num_workers = algorithm.config.evaluation_num_workers  # these processes have no GPU
         algorithm._evaluator = Evaluator(replace(spec, device="cpu") if num_workers else spec, num_workers)
     with algorithm.timers("evaluate"):
-        return algorithm._evaluator.evaluate(
+        metrics = algorithm._evaluator.evaluate(
             policy.snapshot(algorithm._evaluator.next_version()),
             algorithm.iteration,
             duration,
@@ -43,6 +43,9 @@ def evaluate(
             algorithm.longest_evaluation_episode,
             progress,
         )
+    if algorithm.config.curriculum is not None:
+        metrics["curriculum_level"] = algorithm.level.number
+    return metrics
 
 
 def _length(config: AlgorithmConfig, checkpoint: Any, episodes: Any) -> tuple[int, str]:

@@ -60,8 +60,12 @@ class StopConditions:
 
     def _is_too_early(self, name: str, last: Mapping[str, Any]) -> bool:
         """Whether this is a metric of episodes, and they belong to an easier level than the last one."""
-        is_of_episodes = name.rpartition("/")[2].startswith(("episode_return_", "episode_len_"))
-        return is_of_episodes and last.get("curriculum_level", self._last_level) < self._last_level
+        source, _, metric = name.rpartition("/")
+        level = last.get("curriculum_level", self._last_level)
+        if source:
+            level = last.get(source, {}).get("curriculum_level", level)
+        is_of_episodes = metric.startswith(("episode_return_", "episode_len_"))
+        return bool(is_of_episodes and level < self._last_level)
 
     def _warn_if_long(self, seconds: float, limit: float) -> None:
         if not self._has_warned and seconds > max(_LONG_S, _LONG_FRACTION * limit):

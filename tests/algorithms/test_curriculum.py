@@ -90,6 +90,10 @@ def test_all_conditions_must_hold_and_names_may_be_nested_and_those_of_rllib() -
     assert next_level(config, Level(0, 2), both, True) == Level(1)
     assert next_level(config, Level(0, 1), both, True) == Level(0, 2)
     assert next_level(config, Level(0, 2), one, True) == Level(0, 3)
+    both["evaluation"]["curriculum_level"] = 0  # of an evaluation that was reported later
+    assert next_level(config, Level(0, 2), both, True) == Level(1)
+    both["evaluation"]["curriculum_level"] = 1
+    assert next_level(config, Level(0, 2), both, True) == Level(0, 3)
 
 
 @pytest.mark.parametrize("kind", [PPO, PG, DQN])
@@ -146,6 +150,7 @@ def test_evaluation_uses_the_level(tmp_path: Path) -> None:
         results = [trainer.train() for _ in range(6)]
         assert [r["curriculum_level"] for r in results] == [0, 0, 1, 1, 2, 2]
         assert [r["evaluation"]["episode_return_mean"] for r in results[1::2]] == [1.0, 2.0, 3.0]
+        assert [r["evaluation"]["curriculum_level"] for r in results[1::2]] == [0, 1, 2]
         path = trainer.save(tmp_path)
     from outplay.runs.playing import SavedPolicy, play
 

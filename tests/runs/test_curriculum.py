@@ -47,6 +47,14 @@ def test_progress_goes_through_the_levels() -> None:
     assert stop.reason({"curriculum_level": 3, "episode_return_mean": 10.0})
 
 
+def test_an_evaluation_stops_a_run_if_it_is_one_of_the_last_level() -> None:
+    body = {"env": "CartPole-v1", "stop": {"evaluation/episode_return_mean": 10.0}}
+    stop = StopConditions(experiment(body, "it"), last_level=1)
+    for level, of_evaluation, stops in ((0, 0, False), (1, 0, False), (1, 1, True)):
+        evaluation = {"episode_return_mean": 10.0, "curriculum_level": of_evaluation}
+        assert bool(stop.reason({"curriculum_level": level, "evaluation": evaluation})) == stops
+
+
 def test_the_best_checkpoint_is_one_of_the_hardest_level(tmp_path: Path) -> None:
     falling = curriculum([9.0, 2.0, 1.0], {"episode_return_mean": 0.5})
     body = {"env": LADDER, "checkpoint_freq": 1, "keep_checkpoints": 1}
