@@ -72,8 +72,13 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Pat
     kept, expected = ({file.name: file.read_bytes() for file in replay.glob("*")} for replay in replays)
     assert kept == expected
     assert bool(kept) == ("replay" in case)
-    numbers = [json.loads(line)["training_iteration"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert numbers == list(range(1, last + 1))
+    results, undisturbed_results = (
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (folder, whole)
+    )
+    assert [result["training_iteration"] for result in results] == list(range(1, last + 1))
+    levels = [result.get("curriculum_level", 0) for result in results]
+    assert levels == [result.get("curriculum_level", 0) for result in undisturbed_results]
+    assert (levels[-1] > 0) == ("curriculum" in case)
 
 
 @pytest.mark.slow
