@@ -41,7 +41,7 @@ LIBRARIES = {
 
 
 def exists(name: str) -> bool:
-    return any(has_setting(cls, name) for cls in CLASSES)
+    return any(has_setting(cls, name) or has_setting(cls, f"model.{name}") for cls in CLASSES)
 
 
 def test_every_row_leads_to_a_setting_and_is_not_one_itself() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 
-from outplay.algorithms import acting, curriculum, describing, evaluating, iteration, saving, setup
+from outplay.algorithms import acting, curriculum, describing, evaluating, imported, iteration, saving, setup
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
 from outplay.collect import AsyncCollector, Collector, EpisodeProgress, Evaluator, SyncCollector, torch_threads
@@ -100,7 +100,8 @@ class Algorithm(Generic[C_co]):
         checked = validated(self.Config, {**given, "env": name}, f"{algorithm} config", lambda: Experiment)
         self.config = cast("C_co", checked)
         self.task_function = curriculum.task_function(checked.env_task_fn, folders)
-        self.env_folders = self._import_folders(name)
+        self._model = imported.with_classes(checked.model, folders)
+        self.env_folders = list(dict.fromkeys([*import_folders(name), *imported.folders_of(checked)]))
         log.setLevel(self.config.log_level)
         env_spec = setup.env_spec(name, factory, self.config)
         self.probe = probe_env(env_spec, self.config.seed)
@@ -135,12 +136,6 @@ class Algorithm(Generic[C_co]):
         if run is not None:
             self._record(run)
 
-    def _import_folders(self, env: str) -> list[Path]:
-        """The folders of the modules that the environment and env_task_fn are imported from."""
-        task_fn = self.config.env_task_fn
-        paths = [env, task_fn] if isinstance(task_fn, str) else [env]
-        return list(dict.fromkeys(folder for path in paths for folder in import_folders(path)))
-
     def _record(self, run: str | Mapping[str, Any]) -> None:
         from outplay.algorithms import recording  # it needs this module
 
@@ -163,7 +158,7 @@ class Algorithm(Generic[C_co]):
 
     @property
     def _policy_spec(self) -> PolicySpec:
-        return setup.policy_spec(self.config, self.probe, self.policy_class, self.with_value)
+        return setup.policy_spec(self.config, self._model, self.probe, self.policy_class, self.with_value)
 
     @property
     def group_sizes(self) -> list[int]:

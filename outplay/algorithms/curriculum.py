@@ -16,7 +16,7 @@ from outplay.conditions import flattened
 from outplay.config import AlgorithmConfig, CurriculumConfig
 from outplay.envs import GroupState, Probe
 from outplay.envs.tasks import task_layer
-from outplay.errors import CallbackError, CheckpointError, ConfigError, EnvError
+from outplay.errors import CallbackError, ConfigError, EnvError
 from outplay.fragments import Fragment
 from outplay.imports import import_object
 from outplay.metrics import Result
@@ -46,21 +46,6 @@ def task_function(setting: Any, folders: Iterable[Path]) -> TaskFunction | None:
     if not callable(found):
         raise ConfigError(f"env_task_fn: {setting!r} is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
-
-
-def without_untrusted(config: Mapping[str, Any], trust: bool) -> dict[str, Any]:
-    """The settings of a file, without an `env_task_fn` that would be imported and is not trusted."""
-    return {name: value for name, value in config.items() if trust or name != "env_task_fn" or value is None}
-
-
-def check_trust(recorded: Mapping[str, Any], settings: Mapping[str, Any], where: str, remedy: str) -> None:
-    """Raise CheckpointError if `settings` lack the `env_task_fn` that a file records: it was neither repeated nor
-    trusted."""
-    path = recorded.get("env_task_fn")
-    if path is not None and "env_task_fn" not in settings:
-        raise CheckpointError(
-            f"{where} names env_task_fn {path!r}, which would be imported; if you trust it, {remedy.format(path)}"
-        )
 
 
 def check_tasks(env: str, probe: Probe, config: AlgorithmConfig) -> None:

@@ -13,7 +13,7 @@ import torch
 
 import outplay
 from outplay import spaces
-from outplay.algorithms import curriculum
+from outplay.algorithms import curriculum, imported
 from outplay.envs import GroupState, check_trust, import_path
 from outplay.envs.group import LONGEST_REPLAY
 from outplay.errors import CheckpointError
@@ -49,9 +49,9 @@ def from_folder(cls: type[A], folder: Path, env: Any, config: Mapping[str, Any] 
         cls = find_algorithm(state["algorithm"])  # type: ignore[assignment]
     check_algorithm(cls.__name__, state)
     check_trust(state["env"], env, trust, f"checkpoint {folder}", "give env= again, or trust=True")
-    settings = {**curriculum.without_untrusted(state["config"], trust), **(config or {}), "env": None}
-    remedy = "give it again, as config={{'env_task_fn': {!r}}}, or trust=True"
-    curriculum.check_trust(state["config"], settings, f"checkpoint {folder}", remedy)
+    settings = {**imported.without_untrusted(state["config"], trust), **(config or {}), "env": None}
+    remedy = "give {0} again in config=…, or trust=True"
+    imported.check_trust(state["config"], settings, f"checkpoint {folder}", remedy)
     folders = map(Path, state["env_folders"] if trust else [])
     trainer = cls(env=state["env"] if env is None else env, config=settings, folders=folders, resuming=True)
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outplay.collect import RolloutSpec
-from outplay.config import AlgorithmConfig
+from outplay.config import AlgorithmConfig, ModelConfig
 from outplay.envs import EnvSpec, Probe, env_name
 from outplay.errors import ConfigError
 from outplay.policies import Policy, PolicySpec
@@ -71,11 +71,14 @@ def warn_about_environment(env: str, probe: Probe) -> None:
         log.warning("environment %r: text is left out of its observations: %s (model.text: ignore)", env, names)
 
 
-def policy_spec(config: AlgorithmConfig, probe: Probe, policy_class: type[Policy], with_value: bool) -> PolicySpec:
+def policy_spec(
+    config: AlgorithmConfig, model: ModelConfig, probe: Probe, policy_class: type[Policy], with_value: bool
+) -> PolicySpec:
+    """`model` are the settings of the network, with classes in the place of import paths."""
     return PolicySpec(
         observation_space=probe.observation_space,
         action_space=probe.action_space,
-        model=config.model,
+        model=model,
         seed=config.seed,
         with_value=with_value,
         normalize_observations=config.normalize_observations,

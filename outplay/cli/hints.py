@@ -32,11 +32,11 @@ def resume_command(run: Run) -> str:
 
 def _arguments(run: Run) -> str:
     """The command line arguments that name this run. `--trust` if something has to be imported from a module."""
-    from outplay.runs.loading import imported_env
+    from outplay.runs.loading import imported_env, names_imports
     from outplay.runs.results import results_folder
 
     is_default = run.folder.path.parent.parent == results_folder(None)
     name = run.folder.path.name if is_default else str(run.folder)
     imports = bool(imported_env(run.algorithm)) or any(":" in path for path in run.experiment.callbacks)
-    imports = imports or isinstance(run.algorithm.config.env_task_fn, str)
+    imports = imports or names_imports(run.algorithm)
     return shlex.quote(name) + (" --trust" if imports else "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outplay.algorithms import Algorithm, curriculum, find_algorithm
+from outplay.algorithms import Algorithm, find_algorithm, imported
 from outplay.envs import check_trust, import_folders, import_path, is_import_path
 from outplay.errors import CheckpointError, ConfigError
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
@@ -99,15 +99,14 @@ def recorded_experiment(
     """The experiment in a run's config.yaml, modified by `change`.
 
     Import paths in config.yaml must be trusted, or repeated: the environment in `env`, callbacks in `callbacks`,
-    `env_task_fn` by `change`.
+    `env_task_fn` and classes of the model by `change`.
     """
     recorded = folder.experiment(trust)
     where = f"run {folder}"
     check_trust(recorded.env, env, trust, where, f"repeat it with --env {recorded.env}, or add --trust")
     check_callback_trust(recorded.callbacks, callbacks, trust, where)
-    changed = change(recorded.model_copy(update={"config": curriculum.without_untrusted(recorded.config, trust)}))
-    remedy = "repeat it with --config env_task_fn={}, or add --trust"
-    curriculum.check_trust(recorded.config, changed.config, where, remedy)
+    changed = change(recorded.model_copy(update={"config": imported.without_untrusted(recorded.config, trust)}))
+    imported.check_trust(recorded.config, changed.config, where, "repeat it with --config {}={}, or add --trust")
     if others := sorted(key for key in changed.config if changed.config[key] != recorded.config.get(key)):
         log.warning("settings differ from those of the run (%s): the result may differ", ", ".join(others))
     if find_algorithm(changed.run) is not find_algorithm(recorded.run):
@@ -151,6 +150,12 @@ def recorded_settings(experiment: Experiment, algorithm: Algorithm) -> dict[str,
     body["import_from"] = list(dict.fromkeys(str(folder) for folder in [*algorithm.env_folders, *found]))
     body["config"] = {key: value for key, value in algorithm.get_config().items() if key != "env"}
     return {"env": import_path(algorithm.env_spec.name), **body}
+
+
+def names_imports(algorithm: Algorithm) -> bool:
+    """Whether config.yaml has import paths beside the environment's, which users must repeat or trust."""
+    config = algorithm.config
+    return isinstance(config.env_task_fn, str) or bool(imported.classes_of(config.model))
 
 
 def imported_env(algorithm: Algorithm) -> str:

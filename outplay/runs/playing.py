@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from outplay.algorithms import Algorithm, find_algorithm
+from outplay.algorithms import Algorithm, find_algorithm, imported
 from outplay.collect import EpisodeProgress as EpisodeProgress  # the command line imports it from here
 from outplay.collect.evaluation import evaluation_metrics
 from outplay.collect.video import (
@@ -53,6 +53,8 @@ class SavedPolicy:
             raise CheckpointError(f"checkpoint {folder} belongs to {state['algorithm']}, not to {run}")
         remedy = f"repeat it with --env {state['env']}, or add --trust"
         check_trust(state["env"], env, trust, f"checkpoint {folder}", remedy)
+        config = {**imported.without_untrusted(state["config"], trust), imported.TASK_FUNCTION: None}
+        imported.check_trust(state["config"], config, f"checkpoint {folder}", "add --trust")
         folders = [Path(name) for name in state["env_folders"]] if trust else []
         return cls(folder, state, state["env"] if env is None else env, folders)
 

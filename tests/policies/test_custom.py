@@ -206,3 +206,16 @@ def test_a_custom_distribution_is_used() -> None:
 
     with pytest.raises(ConfigError, match=r"Incomplete has no num_params, .* kl"):
         PPO(env=probes.Walk, config={**SMALL, "model": {"custom_action_dist": Incomplete}})
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere:Net", "no module 'nowhere' for model.custom_model 'nowhere:Net'"),
+        ("tests.policies.test_custom:Ned", "has no 'Ned'. Did you mean '"),
+        ("math:pi", "'math:pi' is a float, not a class"),
+    ],
+)
+def test_a_wrong_path_is_one_sentence(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PPO(env="CartPole-v1", config={**SMALL, "model": {"custom_model": path}})

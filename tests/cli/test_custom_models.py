@@ -1,0 +1,56 @@
+"""Custom models in experiment files: by import path, and imported again only if they are trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outplay import PPO, CheckpointError
+
+MODULE = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, observation_space, size=4):
+        super().__init__()
+        self.linear = nn.Linear(observation_space.shape[0], size)
+
+    def forward(self, observation):
+        return self.linear(observation)
+"""
+EXPERIMENT = """
+custom:
+  env: CartPole-v1
+  run: PPO
+  stop: {training_iteration: 2}
+  config:
+    num_workers: 0
+    num_envs: 4
+    train_batch_size: 64
+    model: {custom_model: "%s:Net", custom_model_config: {size: 6}}
+"""
+
+
+def test_an_experiment_names_a_model_and_a_resume_must_trust_it(cli: Any, tmp_path: Path) -> None:
+    module = "my_nets_for_a_test"
+    (tmp_path / f"{module}.py").write_text(MODULE)
+    (tmp_path / "custom.yml").write_text(EXPERIMENT % module)
+    code, out, err = cli("train", "-f", str(tmp_path / "custom.yml"))
+    assert code == 0, err
+    assert "--trust" in out + err  # in the commands to go on
+    folder = next(path for path in tmp_path.rglob("config.yaml")).parent
+    assert f"custom_model: {module}:Net" in (folder / "config.yaml").read_text()
+    code, _, err = cli("train", "--resume", str(folder), "--stop", "training_iteration=3")
+    assert code == 2
+    assert f"names model.custom_model '{module}:Net', which would be imported" in err
+    assert cli("evaluate", str(folder), "--episodes", "1")[0] == 2
+    assert cli("evaluate", str(folder), "--episodes", "1", "--trust")[0] == 0
+    assert cli("train", "--resume", str(folder), "--stop", "training_iteration=3", "--trust")[0] == 0
+    checkpoint = sorted(folder.rglob("checkpoint_*"))[-1]
+    with pytest.raises(CheckpointError, match=r"give model.custom_model again in config=…, or trust=True"):
+        PPO.from_checkpoint(checkpoint)
+    with PPO.from_checkpoint(checkpoint, trust=True) as trainer:
+        assert trainer.iteration == 3
+        assert trainer.get_policy().get_weights()["encoder.model.linear.weight"].shape == (6, 4)
