@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainSerializer, model_validator
 
 from outplay.conditions import TIME_METRICS, metric_name
-from outplay.errors import ConfigError
+from outplay.errors import ConfigError, nearest
 from outplay.registry import algorithms
 from outplay.settings import (
     LARGEST,
@@ -242,6 +242,43 @@ class CurriculumConfig(Settings):
         return self
 
 
+def _plain_dict(name: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: value if value is None else plain(value, name))
+
+
+class EvaluationConfig(Settings):
+    """What differs in evaluations: settings of the environment and of acting. null: as in training."""
+
+    env: str | None = Field(
+        None,
+        description="The environment of evaluations: another one, with the same spaces. It does not get the env_config "
+        "and the curriculum tasks of the training environment.",
+    )
+    env_config: Annotated[dict[str, Any] | None, _plain_dict("evaluation_config.env_config")] = Field(
+        None, description="Arguments of the environment that differ; the others are those of the training environment."
+    )
+    explore: bool | None = Field(None, description="RLlib's spelling of evaluation_explore, which it sets.")
+    max_episode_steps: Positive | None = Field(
+        None, description="Truncate episodes after this many steps: more, or fewer, than in training."
+    )
+    frame_stack: Few | None = Field(None, description="Number of stacked frames per observation.")
+    atari_preprocessing: bool | None = Field(None, description="See atari_preprocessing.")
+    fire_on_reset: bool | None = Field(None, description="See fire_on_reset.")
+    env_step_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Time limit of a step or reset, in seconds."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_settings_of_training(cls, data: Any) -> Any:
+        for key in data if isinstance(data, dict) else ():
+            if isinstance(key, str) and key not in cls.model_fields:
+                near = nearest(key, cls.model_fields)
+                hint = near if "Did you mean" in near else f"; it takes {', '.join(cls.model_fields)}"
+                raise ValueError(f"evaluation_config: {key!r} is not a setting of evaluations{hint}")
+        return data
+
+
 def split_envs(num_envs: int, num_groups: int) -> list[int]:
     """The sizes of EnvGroups: as equal as possible.
 
@@ -374,12 +411,29 @@ class AlgorithmConfig(Settings):
     evaluation_num_workers: Processes = Field(
         0, description="Worker processes for evaluation; 0: the main process evaluates."
     )
+    evaluation_parallel_to_training: bool = Field(
+        False,
+        description="Evaluate while training continues, in evaluation_num_workers processes. The result for the "
+        "weights of iteration k is reported at iteration k + evaluation_interval.",
+    )
+    evaluation_config: EvaluationConfig = Field(EvaluationConfig(), description="What differs in evaluations.")
     evaluation_explore: bool = Field(False, description="Whether to explore in evaluations.")
     evaluation_max_episode_steps: Positive | Literal["auto"] | None = Field(
         "auto",
         description="Truncate evaluation episodes after this many steps; auto: Atari games after 5 minutes (18,000 "
         "frames: 4,500 steps), as in Bellemare et al. (2013) and Mnih et al. (2015), others after 100,000 steps; null: "
         "never.",
+    )
+    render_env: bool = Field(
+        False, description="Show one episode of the evaluation environment in a window after each evaluation."
+    )
+    record_env: bool | Annotated[str, Field(min_length=1)] = Field(
+        False,
+        description="Record videos of the evaluation environment, one episode each. true: in videos/ of the run "
+        "folder; or the name of a folder.",
+    )
+    record_env_interval: Positive = Field(
+        10, description="record_env: minimum number of evaluation episodes between two videos."
     )
 
     # the rest
@@ -420,6 +474,40 @@ class AlgorithmConfig(Settings):
     def last_level(self) -> int:
         """The index of the curriculum's hardest level; 0 without a curriculum."""
         return 0 if self.curriculum is None else len(self.curriculum.levels) - 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_explore(cls, data: Any) -> Any:
+        """`evaluation_config: {explore: …}` becomes `evaluation_explore`, so that only one of them is recorded."""
+        evaluation = data.get("evaluation_config") if isinstance(data, dict) else None
+        if isinstance(evaluation, EvaluationConfig):
+            evaluation = evaluation.model_dump()
+        if not isinstance(evaluation, dict) or (explore := evaluation.get("explore")) is None:
+            return data
+        if data.get("evaluation_explore", explore) != explore:
+            raise ValueError(
+                f"evaluation_explore is {data['evaluation_explore']!r}, but evaluation_config.explore is {explore!r}; "
+                "give one of them"
+            )
+        return {**data, "evaluation_explore": explore, "evaluation_config": {**evaluation, "explore": None}}
+
+    @model_validator(mode="after")
+    def _check_evaluation(self) -> Self:
+        if self.evaluation_parallel_to_training and not self.evaluation_num_workers:
+            raise ValueError(
+                "evaluation_parallel_to_training: workers evaluate beside training, so evaluation_num_workers must be "
+                "at least 1"
+            )
+        needed_by = [
+            name
+            for name in ("evaluation_parallel_to_training", "render_env", "record_env")
+            if getattr(self, name) is not False
+        ]
+        if needed_by and not self.evaluation_interval:
+            raise ValueError(
+                f"{needed_by[0]} needs evaluation_interval, the iterations between evaluations; for example 10"
+            )
+        return self
 
     @property
     def total_envs(self) -> int:

@@ -72,6 +72,13 @@ class Level(Part):
     iterations: Counter
 
 
+class Evaluation(Part):
+    """An evaluation beside training that is not reported yet."""
+
+    iteration: Counter
+    metrics: dict[str, int | float]
+
+
 class State(Part):
     """state.json."""
 
@@ -90,6 +97,8 @@ class State(Part):
     exploration: dict[str, Annotated[FiniteNumber, Field(ge=0)]] = Field(default_factory=dict)  # not in 0.2.0
     episode_lengths: list[Counter] = Field(default_factory=list)  # not in checkpoints of 0.2.0
     level: Level | None = None  # with a curriculum; not in checkpoints of 0.2.0
+    evaluation: Evaluation | None = None  # not in checkpoints of 0.2.0
+    episodes_since_video: Counter | None = None
     learner: dict[str, Any]
     groups: list[Group]
     exact: bool

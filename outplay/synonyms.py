@@ -226,7 +226,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "episode_per_test": _row("evaluation_duration"),  # T
     "test_step_num_episodes": _row("evaluation_duration"),  # T
     "evaluation_num_env_runners": _row("evaluation_num_workers"),  # R
-    "evaluation_config": _row("evaluation_explore: see also the other settings that start with evaluation_"),  # R
+    "eval_env": _row("evaluation_config.env"),  # S
     "deterministic": _row("evaluation_explore: false is deterministic"),  # S
     "deterministic_eval": _row("evaluation_explore: false is deterministic"),  # T
     # machine
@@ -266,9 +266,8 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "num_to_keep": _row("keep_checkpoints"),  # R
     "tensorboard_log": _row("loggers: for example [tensorboard]"),  # S
     "logdir": _row("loggers: for example [tensorboard]"),  # T
-    "capture_video": _row("video_at_end"),  # C
-    "render": _row("video_at_end"),  # T
-    "render_env": _row("video_at_end"),  # R
+    "capture_video": _row("record_env: with evaluation_interval", "video_at_end"),  # C
+    "render": _row("render_env: with evaluation_interval", "video_at_end"),  # T
     "callback": _row("callbacks"),  # S
     "callbacks_class": _row("callbacks"),  # R
     "log_interval": _row("–: metrics are written after every iteration"),  # S

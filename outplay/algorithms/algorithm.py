@@ -12,10 +12,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 
-from outplay.algorithms import acting, curriculum, describing, evaluating, imported, iteration, saving, setup
+from outplay.algorithms import (
+    acting,
+    curriculum,
+    describing,
+    evaluating,
+    imported,
+    iteration,
+    pending,
+    saving,
+    setup,
+    watching,
+)
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.resolution import num_workers, resolved
 from outplay.collect import AsyncCollector, Collector, EpisodeProgress, Evaluator, SyncCollector, torch_threads
+from outplay.collect.window import check_window
 from outplay.config import AlgorithmConfig, Experiment
 from outplay.envs import GroupState, find_env, import_folders, probe_env
 from outplay.errors import ConfigError, RunError
@@ -48,9 +60,6 @@ else:
     C_co = TypeVar("C_co", bound=AlgorithmConfig, covariant=True)
 
 log = logging.getLogger("outplay")
-
-_ATARI_EVALUATION_FRAMES = 18_000  # 5 minutes of play
-_EVALUATION_STEPS = 100_000  # of an episode of any other environment, which may never end
 
 
 class Algorithm(Generic[C_co]):
@@ -97,16 +106,22 @@ class Algorithm(Generic[C_co]):
         env, given = setup.env_and_settings(algorithm, env, config, settings)
         name, factory = find_env(env, folders)
         self._env = env  # as it was given
+        given, named = setup.named_evaluation_env(given, folders)
         checked = validated(self.Config, {**given, "env": name}, f"{algorithm} config", lambda: Experiment)
         self.config = cast("C_co", checked)
         self.task_function = curriculum.task_function(checked.env_task_fn, folders)
         self._model = imported.with_classes(checked.model, folders)
-        self.env_folders = list(dict.fromkeys([*import_folders(name), *imported.folders_of(checked)]))
+        evaluated = import_folders(named[0]) if named else []
+        self.env_folders = list(dict.fromkeys([*import_folders(name), *evaluated, *imported.folders_of(checked)]))
         log.setLevel(self.config.log_level)
         env_spec = setup.env_spec(name, factory, self.config)
         self.probe = probe_env(env_spec, self.config.seed)
         self.env_spec = replace(env_spec, global_streams=self.probe.global_streams)
         curriculum.check_tasks(name, self.probe, self.config)
+        training = setup.EvaluationEnv(self.env_spec, self.probe)
+        self.evaluation_env = setup.evaluation_env(self.config, training, named)
+        if self.config.render_env:
+            check_window(self.evaluation_env.spec)
         self.config = resolved(self.config, self.env_spec, self.probe, resuming)
         setup.warn_about_environment(name, self.probe)
         self.inexact = self.probe.inexact  # why a resumed run would not be exact; empty if it is
@@ -125,6 +140,10 @@ class Algorithm(Generic[C_co]):
         self._version = 0  # of the last snapshot of the Weights
         self.in_transaction = False  # see atomic.py
         self._evaluator: Evaluator | None = None
+        self.pending_evaluation: pending.PendingEvaluation | None = None  # beside training
+        self.episodes_since_video: int | None = None  # evaluation episodes; None: record_env has recorded none yet
+        self.is_rendering = self.is_recording = True  # false after a failure of render_env or record_env
+        self.videos: Path | None = None  # the folder for videos of the run
         self._task_env: Any = None
         self._folder: Path | None = None
         self._saved_segments = SavedSegments()
@@ -235,6 +254,8 @@ class Algorithm(Generic[C_co]):
 
     def training_step(self) -> Result:
         """The iteration itself, without the run: `Run.step` calls it."""
+        if self._last_result is None:
+            watching.before_training(self)
         self._last_result = atomically(self, f"iteration {self.iteration + 1}", lambda: iteration.iterate(self))
         return self._last_result
 
@@ -280,6 +301,8 @@ class Algorithm(Generic[C_co]):
 
     def _drop_evaluator(self) -> None:
         evaluator, self._evaluator = self._evaluator, None
+        if self.pending_evaluation is not None:
+            self.pending_evaluation.calls = None  # other workers will repeat them
         if evaluator is not None:
             evaluator.stop()
 
@@ -307,10 +330,17 @@ class Algorithm(Generic[C_co]):
     @property
     def longest_evaluation_episode(self) -> int | None:
         """Maximum steps of an evaluation episode: `evaluation_max_episode_steps` with `auto` resolved."""
-        limit = self.config.evaluation_max_episode_steps
-        if limit != "auto":
-            return limit
-        return _ATARI_EVALUATION_FRAMES // self.env_spec.frame_skip if self.env_spec.is_atari else _EVALUATION_STEPS
+        return evaluating.longest_episode(self)
+
+    @property
+    def evaluation_task(self) -> Any:
+        """The curriculum task of evaluation episodes. Another environment than that of training has none."""
+        return self.task if self.config.evaluation_config.env is None else None
+
+    @property
+    def videos_folder(self) -> Path:
+        """The folder for videos: that of the run, or one under ~/outplay_results."""
+        return self._default_folder().parent / "videos" if self.videos is None else self.videos
 
     # Acting.
 
@@ -440,7 +470,8 @@ class Algorithm(Generic[C_co]):
         atomically(self, "cloning", lambda: self._clone_from(checkpoint))
 
     def _clone_from(self, checkpoint: str | Path) -> None:
-        counters = {name: getattr(self, name) for name in ("iteration", "timesteps", "seconds", "_returns", "_lengths")}
+        kept = ("iteration", "timesteps", "seconds", "_returns", "_lengths", *pending.STATE)
+        counters = {name: getattr(self, name) for name in kept}
         total = self.episodes.total
         use_checkpoint(checkpoint, self._restore)
         for name, value in counters.items():

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from outplay.algorithms import pending
+
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
 
 T = TypeVar("T")
 
-_COUNTERS = ("iteration", "timesteps", "seconds", "inexact", "level")
+_COUNTERS = ("iteration", "timesteps", "seconds", "inexact", "level", *pending.STATE)
 
 
 def atomically(algorithm: Algorithm, name: str, work: Callable[[], T]) -> T:

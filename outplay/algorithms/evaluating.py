@@ -1,19 +1,23 @@
-"""Evaluation of an Algorithm's policy, or of a checkpoint's."""
+"""Evaluation of an Algorithm's policy, or of a checkpoint's: at once, or beside training."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outplay.algorithms import saving, setup
-from outplay.collect import EpisodeProgress, Evaluator
+from outplay.algorithms import saving, watching
+from outplay.algorithms.pending import PendingEvaluation, evaluator_of, finish
+from outplay.collect import EpisodeProgress, EvaluationJob, next_version
 from outplay.config import AlgorithmConfig
 from outplay.errors import ConfigError
+from outplay.policies import Policy
 from outplay.runs.checkpoint import read_checkpoint, use_checkpoint
 
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
+
+_ATARI_EVALUATION_FRAMES = 18_000  # 5 minutes of play
+_EVALUATION_STEPS = 100_000  # of an episode of any other environment, which may never end
 
 
 def evaluate(
@@ -28,24 +32,58 @@ def evaluate(
         saving.check_fits(algorithm, saved.state)
         policy = algorithm._policy_spec.make()
         saving.load_policy(policy, saving.upgraded(saved, policy))
-    if algorithm._evaluator is None:
-        spec = setup.rollout_spec(algorithm.config, algorithm.env_spec, algorithm._policy_spec)
-        num_workers = algorithm.config.evaluation_num_workers  # these processes have no GPU
-        algorithm._evaluator = Evaluator(replace(spec, device="cpu") if num_workers else spec, num_workers)
+    finish(algorithm)  # the workers play one job at a time
     with algorithm.timers("evaluate"):
-        metrics = algorithm._evaluator.evaluate(
-            policy.snapshot(algorithm._evaluator.next_version()),
-            algorithm.iteration,
-            duration,
-            unit,
-            algorithm.config.evaluation_explore,
-            algorithm.task,
-            algorithm.longest_evaluation_episode,
-            progress,
+        metrics = evaluator_of(algorithm).evaluate(_job(algorithm, policy, duration, unit), progress)
+    return {**metrics, **_level(algorithm)}
+
+
+def after_iteration(algorithm: Algorithm) -> dict[str, Any] | None:
+    """Evaluate, if this iteration is followed by an evaluation. Returns the metrics that its result reports, if any.
+
+    Beside training, these are the metrics of the evaluation before: it had `evaluation_interval` iterations of time.
+    """
+    config = algorithm.config
+    if not config.evaluation_interval or algorithm.iteration % config.evaluation_interval:
+        return None
+    if config.evaluation_parallel_to_training:
+        evaluation = finish(algorithm)
+        job = _job(algorithm, algorithm.policy, config.evaluation_duration, config.evaluation_duration_unit)
+        algorithm.pending_evaluation = PendingEvaluation(
+            algorithm.iteration, job, evaluator_of(algorithm).begin(job), extra=_level(algorithm)
         )
-    if algorithm.config.curriculum is not None:
-        metrics["curriculum_level"] = algorithm.level.number
-    return metrics
+    else:
+        algorithm.pending_evaluation = None  # of a run that was resumed without evaluation_parallel_to_training
+        evaluation = algorithm.evaluate()
+    watching.after_evaluation(algorithm, 0 if evaluation is None else evaluation["episodes"])
+    return evaluation
+
+
+def _level(algorithm: Algorithm) -> dict[str, int]:
+    """The level of the curriculum, where evaluations are on it: an environment of their own has no tasks."""
+    config = algorithm.config
+    has_level = config.curriculum is not None and config.evaluation_config.env is None
+    return {"curriculum_level": algorithm.level.number} if has_level else {}
+
+
+def longest_episode(algorithm: Algorithm) -> int | None:
+    """Maximum steps of an evaluation episode: `evaluation_max_episode_steps` with `auto` resolved."""
+    limit, spec = algorithm.config.evaluation_max_episode_steps, algorithm.evaluation_env.spec
+    if limit != "auto":
+        return limit
+    return _ATARI_EVALUATION_FRAMES // spec.frame_skip if spec.is_atari else _EVALUATION_STEPS
+
+
+def _job(algorithm: Algorithm, policy: Policy, duration: int, unit: str) -> EvaluationJob:
+    return EvaluationJob(
+        policy.snapshot(next_version()),
+        algorithm.iteration,
+        duration,
+        unit,
+        algorithm.config.evaluation_explore,
+        algorithm.evaluation_task,
+        algorithm.longest_evaluation_episode,
+    )
 
 
 def _length(config: AlgorithmConfig, checkpoint: Any, episodes: Any) -> tuple[int, str]:

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from outplay.algorithms import curriculum
+from outplay.algorithms import curriculum, evaluating
 from outplay.collect import AsyncCollector
 from outplay.config import AsyncConfig
 from outplay.fragments import Fragment, join
@@ -29,8 +29,7 @@ def iterate(algorithm: Algorithm) -> Result:
     algorithm.learner.start_iteration()
     metrics = asynchronous(algorithm) if config.is_async else synchronous(algorithm)
     algorithm.iteration += 1
-    is_evaluated = config.evaluation_interval and algorithm.iteration % config.evaluation_interval == 0
-    evaluation = algorithm.evaluate() if is_evaluated else None
+    evaluation = evaluating.after_iteration(algorithm)
     seconds = time.perf_counter() - started
     algorithm.seconds = seconds_before + seconds
     returns, algorithm._returns = algorithm._returns, []

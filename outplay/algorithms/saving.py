@@ -13,8 +13,8 @@ import torch
 
 import outplay
 from outplay import spaces
-from outplay.algorithms import curriculum, imported
-from outplay.envs import GroupState, check_trust, import_path
+from outplay.algorithms import curriculum, imported, pending
+from outplay.envs import GroupState, check_trust, env_name, import_path
 from outplay.envs.group import LONGEST_REPLAY
 from outplay.errors import CheckpointError
 from outplay.policies import Policy, QPolicy
@@ -49,6 +49,9 @@ def from_folder(cls: type[A], folder: Path, env: Any, config: Mapping[str, Any] 
         cls = find_algorithm(state["algorithm"])  # type: ignore[assignment]
     check_algorithm(cls.__name__, state)
     check_trust(state["env"], env, trust, f"checkpoint {folder}", "give env= again, or trust=True")
+    if (config or {}).get("evaluation_config") is None:
+        where, remedy = f"checkpoint {folder}", "repeat evaluation_config in config=, or give trust=True"
+        check_evaluation_trust(state["config"], env, trust, where, remedy)
     settings = {**imported.without_untrusted(state["config"], trust), **(config or {}), "env": None}
     remedy = "give {0} again in config=…, or trust=True"
     imported.check_trust(state["config"], settings, f"checkpoint {folder}", remedy)
@@ -62,8 +65,17 @@ def from_folder(cls: type[A], folder: Path, env: Any, config: Mapping[str, Any] 
     return trainer
 
 
+def check_evaluation_trust(config: Mapping[str, Any], env: Any, trust: bool, where: str, remedy: str) -> None:
+    """`check_trust` for `evaluation_config.env` of recorded settings. `env` is what the user repeated."""
+    evaluation = config.get("evaluation_config")
+    recorded = evaluation.get("env") if isinstance(evaluation, Mapping) else None
+    if isinstance(recorded, str) and (env is None or env_name(env) != recorded):
+        check_trust(recorded, None, trust, where, remedy)
+
+
 def make_checkpoint(algorithm: Algorithm, known: Collection[str] = ()) -> Checkpoint:
     """The state of an algorithm as a Checkpoint. `known` segments are on disk already."""
+    evaluation = pending.state(algorithm)
     learner, tensors = algorithm.learner.state()
     states = algorithm._group_states()
     groups, arrays = _groups_to_disk(states or [])
@@ -83,6 +95,8 @@ def make_checkpoint(algorithm: Algorithm, known: Collection[str] = ()) -> Checkp
         "exploration": algorithm.policy.exploration,
         "episode_lengths": algorithm._lengths,
         "level": None if algorithm.config.curriculum is None else asdict(algorithm.level),
+        "evaluation": evaluation,
+        "episodes_since_video": algorithm.episodes_since_video,
         "learner": learner,
         "groups": groups,
         "exact": not algorithm.inexact and all(s.is_exact for s in states or []),
@@ -111,6 +125,8 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
         algorithm.episodes.load(state["episodes"])
         algorithm._returns, algorithm._lengths = _pending_episodes(state)
         algorithm.level = curriculum.restored_level(algorithm.config, state["level"])
+        pending.load(algorithm, state["evaluation"])
+        algorithm.episodes_since_video = state["episodes_since_video"]
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
     config = algorithm.get_config()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from outplay.collect import RolloutSpec
-from outplay.config import AlgorithmConfig, ModelConfig
-from outplay.envs import EnvSpec, Probe, env_name
-from outplay.errors import ConfigError
+from outplay.config import AlgorithmConfig, EvaluationConfig, ModelConfig
+from outplay.envs import EnvSpec, Probe, env_name, find_env, import_path, probe_env
+from outplay.errors import ConfigError, shortened
 from outplay.policies import Policy, PolicySpec
 from outplay.sequences import Reading
 
@@ -49,6 +50,55 @@ def env_spec(name: str, factory: Any, config: AlgorithmConfig) -> EnvSpec:
         fire_on_reset=config.fire_on_reset,
         reading=Reading(config.model.max_sequence_length, config.model.text == "characters"),
     )
+
+
+@dataclass(frozen=True)
+class EvaluationEnv:
+    """The environment of evaluations: that of training, unless evaluation_config changes it."""
+
+    spec: EnvSpec
+    probe: Probe
+
+
+def named_evaluation_env(settings: dict[str, Any], folders: Iterable[Path]) -> tuple[dict[str, Any], Any]:
+    """The settings with the name of `evaluation_config.env`, which may be a class; and its (name, factory), or None."""
+    evaluation = settings.get("evaluation_config")
+    if isinstance(evaluation, EvaluationConfig):
+        evaluation = evaluation.model_dump()
+    if not isinstance(evaluation, dict) or evaluation.get("env") is None:
+        return settings, None
+    name, factory = find_env(evaluation["env"], folders)
+    return {**settings, "evaluation_config": {**evaluation, "env": import_path(name)}}, (name, factory)
+
+
+def evaluation_env(config: AlgorithmConfig, training: EvaluationEnv, named: Any) -> EvaluationEnv:
+    """The environment of evaluations. `training` is that of training, `named` the (name, factory) of another one."""
+    changed = {key: value for key, value in config.evaluation_config if value is not None}
+    if not changed:
+        return training
+    spec = training.spec
+    if named is not None:
+        name, factory = named
+        spec = replace(env_spec(name, factory, config), env_config={})
+    names = {"env_step_timeout_s": "step_timeout_s"}
+    fields = {names.get(key, key): value for key, value in changed.items() if key not in ("env", "env_config")}
+    spec = replace(spec, **fields, env_config={**spec.env_config, **changed.get("env_config", {})}, global_streams=())
+    if spec.fire_on_reset and not spec.is_atari:
+        raise ConfigError("evaluation_config: fire_on_reset is only for ALE/… games with atari_preprocessing")
+    probe = probe_env(spec, config.seed)
+    for kind in ("observation_space", "action_space"):
+        if (found := getattr(probe, kind)) != (needed := getattr(training.probe, kind)):
+            raise ConfigError(
+                f"evaluation_config: the {kind.replace('_', ' ')} of {spec.name!r} is {_in_one_line(found)} in "
+                f"evaluations, but {_in_one_line(needed)} in training ({training.spec.name!r}); they must be equal"
+            )
+    if probe.inexact:
+        log.warning("evaluation_config: %s, so evaluations are not exactly reproducible", probe.inexact)
+    return EvaluationEnv(replace(spec, global_streams=probe.global_streams), probe)
+
+
+def _in_one_line(space: Any) -> str:
+    return shortened(" ".join(str(space).split()), 100)
 
 
 def check_recurrence(policy: Policy, algorithm: str, supports_recurrence: bool) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from outplay.collect.asynchronous import AsyncCollector
 from outplay.collect.collector import Collector, SyncCollector
 from outplay.collect.episodes import EpisodeProgress
-from outplay.collect.evaluation import Evaluator
+from outplay.collect.evaluation import EvaluationJob, Evaluator, next_version
 from outplay.collect.worker import RolloutSpec, RolloutWorker, torch_threads
 
 __all__ = [
     "AsyncCollector",
     "Collector",
     "EpisodeProgress",
+    "EvaluationJob",
     "Evaluator",
     "RolloutSpec",
     "RolloutWorker",
     "SyncCollector",
+    "next_version",
     "torch_threads",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, EpisodeResults
-from outplay.collect.pool import WorkerPool
+from outplay.collect.pool import Calls, WorkerPool
 from outplay.collect.worker import RolloutSpec
 from outplay.metrics import episode_metrics
 from outplay.policies import Weights
@@ -13,58 +16,81 @@ from outplay.policies import Weights
 # Episodes per parallel batch. Independent of the number of workers, so the result is, too.
 _PARALLEL_EPISODES = 10
 
+# Versions of the Weights of evaluations. Workers do not load a version that they have already, and Weights may be
+# evaluated by another Evaluator than the one they were made for: so no two Weights of a process have the same version.
+_versions: Iterator[int] = itertools.count(1)
+
+
+def next_version() -> int:
+    """A new version for the Weights of an evaluation."""
+    return next(_versions)
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """What to evaluate, and for how long."""
+
+    weights: Weights
+    number: int  # selects the seeds of this evaluation
+    duration: int
+    unit: str  # of the duration: episodes or timesteps
+    explore: bool
+    task: Any = None
+    longest: int | None = None  # episodes are truncated after this many steps
+
+    def calls(self) -> tuple[str, list[tuple[Any, ...]]]:
+        """The method of a RolloutWorker, and the arguments of each call."""
+        if self.unit == "timesteps":  # each episode has the steps that are left: one worker plays them all
+            return "play_timesteps", [
+                (self.weights, self.number, self.duration, self.explore, self.longest, self.task),
+            ]
+        sizes = [min(_PARALLEL_EPISODES, self.duration - n) for n in range(0, self.duration, _PARALLEL_EPISODES)]
+        limits = EpisodeLimits(episode_steps=self.longest)
+        return "play", [
+            (self.weights, (self.number, i), size, self.explore, limits, self.task) for i, size in enumerate(sizes)
+        ]
+
 
 class Evaluator:
     """Plays episodes with given Weights. Workers are stateless: a replacement repeats the jobs of a crashed worker."""
 
     def __init__(self, spec: RolloutSpec, num_workers: int) -> None:
         self._pool = WorkerPool(num_workers, lambda _: (spec, {}), spec.max_worker_restarts)
-        self._version = 0
 
-    def next_version(self) -> int:
-        """A new version for the Weights of an evaluation. Workers do not load a version that they have already."""
-        self._version += 1
-        return self._version
+    def evaluate(self, job: EvaluationJob, progress: EpisodeProgress | None = None) -> dict[str, Any]:
+        """Play the episodes of a job. Returns metrics, with the number of truncated episodes.
 
-    def evaluate(
-        self,
-        weights: Weights,
-        number: int,
-        duration: int,
-        unit: str,
-        explore: bool,
-        task: Any = None,
-        longest: int | None = None,
-        progress: EpisodeProgress | None = None,
-    ) -> dict[str, Any]:
-        """Metrics over `duration` episodes or timesteps (`unit`). `number` selects the seeds of this evaluation.
-
-        Episodes are truncated after `longest` steps. The metrics include the number of truncated episodes. `progress`
-        is updated while the main process evaluates; worker processes do not report it.
+        `progress` is updated while the main process evaluates; worker processes do not report it.
         """
-        results: list[EpisodeResults] = []
+        method, calls = job.calls()
         more = () if self._pool.local is None else (progress,)
-        if unit == "episodes":
-            sizes = [min(_PARALLEL_EPISODES, duration - begun) for begun in range(0, duration, _PARALLEL_EPISODES)]
-            limits = EpisodeLimits(episode_steps=longest)
-            jobs = [(weights, (number, i), size, explore, limits, task, *more) for i, size in enumerate(sizes)]
-            results = self._pool.call_each("play", jobs)
-        else:
-            while (left := duration - sum(result.steps for result in results)) > 0:
-                limits = EpisodeLimits(total_steps=left, episode_steps=longest)
-                job = (weights, (number, len(results)), 1, explore, limits, task, *more)
-                results += self._pool.call_each("play", [job])
-        whole = [result for result in results if result.finished]
-        returns = [value for result in whole for value in result.returns]
-        lengths = [length for result in whole for length in result.lengths]
-        steps = sum(result.steps for result in results)
-        figures = evaluation_metrics(returns, lengths, steps, sum(result.truncated for result in whole))
-        if not whole:  # no episode ended within the timesteps: report the return so far
-            figures["cut_off"] = results[0].returns[0]
-        return figures
+        return _metrics(self._pool.call_each(method, [(*call, *more) for call in calls]))
+
+    def begin(self, job: EvaluationJob) -> Calls:
+        """Start a job in the worker processes, and return at once."""
+        return self._pool.begin_each(*job.calls())
+
+    def end(self, calls: Calls) -> dict[str, Any]:
+        """Wait for a job. Returns the same metrics as `evaluate`."""
+        return _metrics(self._pool.end_each(calls))
 
     def stop(self) -> None:
         self._pool.stop()
+
+
+def _metrics(played: list[Any]) -> dict[str, Any]:
+    """Metrics of what the calls of a job returned."""
+    results: list[EpisodeResults] = []
+    for part in played:
+        results += part if isinstance(part, list) else [part]
+    whole = [result for result in results if result.finished]
+    returns = [value for result in whole for value in result.returns]
+    lengths = [length for result in whole for length in result.lengths]
+    steps = sum(result.steps for result in results)
+    figures = evaluation_metrics(returns, lengths, steps, sum(result.truncated for result in whole))
+    if not whole:  # no episode ended within the timesteps: report the return so far
+        figures["cut_off"] = results[0].returns[0]
+    return figures
 
 
 def evaluation_metrics(returns: list[float], lengths: list[int], steps: int, truncated: int) -> dict[str, Any]:

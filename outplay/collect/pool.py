@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from outplay.collect.worker import RolloutWorker
@@ -26,6 +27,16 @@ from outplay.policies import Weights
 log = logging.getLogger("outplay")
 
 _CLOSE_S = 2.0  # for workers to finish their call and close their environments
+
+
+@dataclass
+class Calls:
+    """Calls of one method that workers are executing."""
+
+    method: str
+    jobs: list[tuple[Any, ...]]  # with Refs for Weights
+    workers: list[int]
+    refs: list[Ref]
 
 
 class WorkerPool:
@@ -63,19 +74,26 @@ class WorkerPool:
         """Call a method once per job, distributed over the workers round-robin. Returns the results in order."""
         if self.local is not None:
             return [getattr(self.local, method)(*job) for job in jobs]
+        return self.end_each(self.begin_each(method, jobs))
+
+    def begin_each(self, method: str, jobs: Sequence[tuple[Any, ...]]) -> Calls:
+        """Start one call per job on the worker processes, round-robin. `end_each` waits for them."""
         stored = {id(part): engine.put(part) for job in jobs for part in job if isinstance(part, Weights)}
         sent = [tuple(stored.get(id(part), part) for part in job) for job in jobs]
         workers = [number % len(self.remote) for number in range(len(jobs))]
-        calls: list[Any] = [self.begin(worker, method, *job) for worker, job in zip(workers, sent, strict=True)]
-        for number, worker in enumerate(workers):
-            while True:
-                if (result := self.end(worker, calls[number])) is not None:
-                    calls[number] = result
-                    break
-                for other in range(number, len(jobs)):  # repeat all pending jobs of the replaced worker
-                    if workers[other] == worker:
-                        calls[other] = self.begin(worker, method, *sent[other])
-        return [value for (value,) in calls]
+        refs = [self.begin(worker, method, *job) for worker, job in zip(workers, sent, strict=True)]
+        return Calls(method, sent, workers, refs)
+
+    def end_each(self, calls: Calls) -> list[Any]:
+        """Wait for calls. Returns the results in order. The jobs of a worker that crashes are repeated."""
+        results: list[Any] = []
+        for number, worker in enumerate(calls.workers):
+            while (result := self.end(worker, calls.refs[number])) is None:
+                for other in range(number, len(calls.jobs)):  # repeat all pending jobs of the replaced worker
+                    if calls.workers[other] == worker:
+                        calls.refs[other] = self.begin(worker, calls.method, *calls.jobs[other])
+            results += result
+        return results
 
     def begin(self, worker: int, method: str, *arguments: Any) -> Ref:
         """Start a call on one worker. Returns a Ref to its result."""

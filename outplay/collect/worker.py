@@ -140,6 +140,23 @@ class RolloutWorker:
             sum(part.truncated for part in parts),
         )
 
+    def play_timesteps(
+        self,
+        weights: Weights,
+        number: int,
+        timesteps: int,
+        explore: bool,
+        longest: int | None,
+        task: Any = None,
+        progress: EpisodeProgress | None = None,
+    ) -> list[EpisodeResults]:
+        """Play evaluation episodes one after the other, for this many steps in all. `number` selects their seeds."""
+        results: list[EpisodeResults] = []
+        while (left := timesteps - sum(result.steps for result in results)) > 0:
+            limits = EpisodeLimits(total_steps=left, episode_steps=longest)
+            results.append(self.play(weights, (number, len(results)), 1, explore, limits, task, progress))
+        return results
+
     def get_policy(self) -> Policy:
         return self.policy
 

@@ -150,8 +150,11 @@ class Callbacks:
         for episode_return, length in zip(result["episode_returns"], result["episode_lengths"], strict=True):
             self._call("on_episode_end", run, Episode(episode_return, length))
         if "evaluation" in result:
-            self._call("on_evaluation", run, result["evaluation"])
+            self.after_evaluation(run, result["evaluation"])
         self._call("on_result", run, cast("dict[str, Any]", result))  # with metrics of their own, it is any dict
+
+    def after_evaluation(self, run: Run, evaluation: dict[str, Any]) -> None:
+        self._call("on_evaluation", run, evaluation)
 
     def after_checkpoint(self, run: Run, path: Path) -> None:
         self._call("on_checkpoint", run, path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outplay.algorithms import Algorithm, find_algorithm, imported
+from outplay.algorithms.saving import check_evaluation_trust
 from outplay.envs import check_trust, import_folders, import_path, is_import_path
 from outplay.errors import CheckpointError, ConfigError
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
@@ -105,6 +106,7 @@ def recorded_experiment(
     where = f"run {folder}"
     check_trust(recorded.env, env, trust, where, f"repeat it with --env {recorded.env}, or add --trust")
     check_callback_trust(recorded.callbacks, callbacks, trust, where)
+    check_evaluation_trust(recorded.config, env, trust, where, "add --trust")
     changed = change(recorded.model_copy(update={"config": imported.without_untrusted(recorded.config, trust)}))
     imported.check_trust(recorded.config, changed.config, where, "repeat it with --config {}={}, or add --trust")
     if others := sorted(key for key in changed.config if changed.config[key] != recorded.config.get(key)):

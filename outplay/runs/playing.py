@@ -10,17 +10,11 @@ from typing import Any
 
 import gymnasium
 
-from outplay.algorithms import Algorithm, find_algorithm, imported
+from outplay.algorithms import Algorithm, find_algorithm, imported, watching
+from outplay.algorithms.saving import check_evaluation_trust
 from outplay.collect import EpisodeProgress as EpisodeProgress  # the command line imports it from here
 from outplay.collect.evaluation import evaluation_metrics
-from outplay.collect.video import (
-    check_encoder,
-    check_renders,
-    check_video,
-    is_encoder_installed,
-    record_video,
-    try_to_render,
-)
+from outplay.collect.video import check_renders, check_video, is_encoder_installed
 from outplay.envs import check_trust
 from outplay.errors import CheckpointError, OutplayError
 from outplay.runs.checkpoint import name_of, read_state
@@ -55,13 +49,16 @@ class SavedPolicy:
         check_trust(state["env"], env, trust, f"checkpoint {folder}", remedy)
         config = {**imported.without_untrusted(state["config"], trust), imported.TASK_FUNCTION: None}
         imported.check_trust(state["config"], config, f"checkpoint {folder}", "add --trust")
+        check_evaluation_trust(state["config"], env, trust, f"checkpoint {folder}", "add --trust")
         folders = [Path(name) for name in state["env_folders"]] if trust else []
         return cls(folder, state, state["env"] if env is None else env, folders)
 
     def load(self, settings: dict[str, Any]) -> Algorithm:
         """Make an algorithm on the CPU with these weights; `settings` override the saved ones."""
         config = {key: value for key, value in self.state["config"].items() if key != "env"}
-        config |= {"evaluation_num_workers": 0, "num_gpus": 0, "act_on_gpu": False, "env_task_fn": None, **settings}
+        config |= {"evaluation_num_workers": 0, "evaluation_parallel_to_training": False}
+        config |= {"render_env": False, "record_env": False, "num_gpus": 0, "act_on_gpu": False, "env_task_fn": None}
+        config |= settings
         kind = find_algorithm(self.state["algorithm"])
         algorithm = kind(env=self.env, config=config, folders=self.import_from, resuming=True)
         try:
@@ -96,13 +93,13 @@ def play(
     progress = EpisodeProgress() if progress is None else progress
     with saved.load(settings) as algorithm:
         if video is not None:
-            check_renders(algorithm.env_spec, algorithm.probe.renders)
+            check_renders(algorithm.evaluation_env.spec, algorithm.evaluation_env.probe.renders)
         longest = algorithm.longest_evaluation_episode
         metrics = None
         try:
             metrics = algorithm.evaluate(progress=progress)
             if video is not None:
-                metrics["video_return"] = _record(algorithm, video, algorithm.config.evaluation_explore)
+                metrics["video_return"] = watching.record(algorithm, video, algorithm.config.evaluation_explore)
                 metrics["video"] = str(video)
         except OutplayError as error:
             if metrics is None:
@@ -113,12 +110,6 @@ def play(
                 metrics = evaluation_metrics(progress.returns, progress.lengths, progress.steps, progress.truncated)
             return EvaluationResult(metrics, longest, is_partial=True)
     return EvaluationResult(metrics, longest)
-
-
-def _record(algorithm: Algorithm, path: Path, explore: bool) -> float:
-    check_renders(algorithm.env_spec, algorithm.probe.renders)
-    seed, longest = algorithm.config.seed, algorithm.longest_evaluation_episode
-    return record_video(algorithm.env_spec, algorithm.policy, path, seed, explore, longest, algorithm.task)
 
 
 def video_path(path: str | Path) -> Path:
@@ -136,31 +127,26 @@ def record_run(folder: RunFolder, algorithm: Algorithm) -> Path | None:
     path = folder.videos_path / f"{name_of(algorithm.iteration)}.mp4"
     try:
         path.parent.mkdir(exist_ok=True)
-        _record(algorithm, path, explore=False)
+        watching.record(algorithm, path, explore=False)
     except Exception as error:  # noqa: BLE001 - whatever it is, the run has finished
-        log.warning("the video could not be recorded: %s", _reason(error))
+        log.warning("the video could not be recorded: %s", watching.reason(error))
         return None
     return path
 
 
-def warn_if_not_recordable(algorithm: Algorithm) -> None:
-    """Log a warning if `record_run` would fail: no encoder, or the environment does not render."""
+def is_recordable(algorithm: Algorithm) -> bool:
+    """Whether `record_run` can succeed. Otherwise, a warning says why: no encoder, or nothing is rendered."""
     try:
-        check_encoder(".mp4")
-        check_renders(algorithm.env_spec, algorithm.probe.renders)
-        if not algorithm.env_spec.is_atari:
-            try_to_render(algorithm.env_spec)
+        watching.check_recordable(algorithm)
     except Exception as error:  # noqa: BLE001 - an environment may raise anything; the run trains without a video
-        log.warning("video_at_end: there will be no video: %s", _reason(error))
+        log.warning("video_at_end: there will be no video: %s", watching.reason(error))
+        return False
+    return True
 
 
 def can_record(algorithm: Algorithm) -> bool:
     """Whether a video can be recorded, as far as this is known without rendering."""
-    name = algorithm.env_spec.name
+    name = algorithm.evaluation_env.spec.name
     entry_point = str(gymnasium.registry[name].entry_point) if name in gymnasium.registry else ""
     has_pygame = importlib.util.find_spec("pygame") is not None or not entry_point.startswith(_DRAWN_BY_PYGAME)
-    return algorithm.probe.renders is True and has_pygame and is_encoder_installed()
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, OutplayError) else f"{type(error).__name__}: {error}"
+    return algorithm.evaluation_env.probe.renders is True and has_pygame and is_encoder_installed()

@@ -52,8 +52,15 @@ class Recorder:
     def write(self, result: Mapping[str, Any]) -> None: ...
 
     def write_status(
-        self, state: str, algorithm: Algorithm, last: Record, progress: float, error: str = ""
-    ) -> None: ...
+        self,
+        state: str,
+        algorithm: Algorithm,
+        last: Record,
+        progress: float,
+        error: str = "",
+        evaluation: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`evaluation`: metrics of an evaluation beside training that no iteration has reported."""
 
     @property
     def is_status_due(self) -> bool:
@@ -126,7 +133,15 @@ class FolderRecorder(Recorder):
         for sink in self._sinks:
             sink.write(result)
 
-    def write_status(self, state: str, algorithm: Algorithm, last: Record, progress: float, error: str = "") -> None:
+    def write_status(
+        self,
+        state: str,
+        algorithm: Algorithm,
+        last: Record,
+        progress: float,
+        error: str = "",
+        evaluation: Mapping[str, Any] | None = None,
+    ) -> None:
         restarts = algorithm.worker_restarts
         self._folder.write_status(
             {
@@ -140,6 +155,7 @@ class FolderRecorder(Recorder):
                 "progress": progress,
                 "workers": {"number": len(restarts), "replaced": sum(restarts)},
                 **({"error": error} if error else {}),
+                **({"evaluation": dict(evaluation)} if evaluation else {}),
             }
         )
         self._status_at = time.monotonic()

@@ -11,6 +11,7 @@ from outplay.algorithms import find_algorithm
 from outplay.config import (
     AlgorithmConfig,
     CurriculumConfig,
+    EvaluationConfig,
     Experiment,
     ExplorationConfig,
     ModelConfig,
@@ -25,6 +26,7 @@ SHARED_GROUPS: dict[str, type[Settings]] = {
     "optimizer": OptimizerConfig,
     "exploration_config": ExplorationConfig,
     "curriculum": CurriculumConfig,
+    "evaluation_config": EvaluationConfig,
 }
 
 _BELOW = "below"  # the default of nested settings, which are a group of their own

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
-from outplay.algorithms import Algorithm
+from outplay.algorithms import Algorithm, pending
 from outplay.errors import CallbackError, OutplayError, RunError
 from outplay.metrics import Result
 from outplay.runs import loading
@@ -19,7 +19,7 @@ from outplay.runs.experiments import Experiment
 from outplay.runs.experiments import experiment as checked_experiment
 from outplay.runs.folder import RunFolder
 from outplay.runs.history import Record
-from outplay.runs.playing import record_run, warn_if_not_recordable
+from outplay.runs.playing import is_recordable, record_run
 from outplay.runs.recorder import FolderRecorder, Recorder, last_result
 from outplay.runs.results import results_folder
 from outplay.runs.stopping import StopConditions
@@ -62,6 +62,14 @@ class Run:
         self._recorder = Recorder() if folder is None else FolderRecorder(folder, experiment)
         self._keeps_workers = keeps_workers
         self._stop_requested = ""
+        self._records_video: bool | None = None  # at the end; None: not checked yet
+        self.last_evaluation: dict[str, Any] | None = None  # beside training, if the run ended before it was reported
+        self._connect()
+
+    def _connect(self) -> None:
+        """Tell the algorithm the folder for its videos."""
+        if self._folder is not None:
+            self.algorithm.videos = self._folder.videos_path
 
     @property
     def folder(self) -> RunFolder:
@@ -206,6 +214,7 @@ class Run:
         """
         with self._handling_failures():
             self._open()
+            self.last_evaluation = None
             result = self.algorithm.training_step()
             requests = self._recorder.take_requests()
             if "stop" in requests:
@@ -293,6 +302,7 @@ class Run:
                 algorithm.stop()
                 raise
             before, self.algorithm, self.experiment = self.algorithm, algorithm, experiment
+            self._connect()
             before.stop()
             self._write_config()
 
@@ -333,7 +343,7 @@ class Run:
 
     def _write_status(self, state: str, error: str = "") -> None:
         last = self.last_result
-        self._recorder.write_status(state, self.algorithm, last, self.progress(last), error)
+        self._recorder.write_status(state, self.algorithm, last, self.progress(last), error, self.last_evaluation)
 
     # Opening and closing.
 
@@ -341,8 +351,8 @@ class Run:
         """Lock the folder and open the sinks, if the run is new, resumed or was paused."""
         if not self._recorder.is_open:
             self.last_result = last_result(self._recorder.open(self.algorithm), self.algorithm)
-            if self.experiment.video_at_end:
-                warn_if_not_recordable(self.algorithm)
+            if self.experiment.video_at_end and self._records_video is None:
+                self._records_video = is_recordable(self.algorithm)
             self._write_status("running")
         self._callbacks.start(self)
 
@@ -356,14 +366,22 @@ class Run:
             self.stop_reason = reason
             if self.experiment.checkpoint_at_end or self._stop_requested:
                 self._save()
-            if self.experiment.video_at_end and not self._stop_requested:
-                self.video = record_run(self.folder, self.algorithm)
+            if not self._stop_requested:
+                self._report_last_evaluation()
+                if self._records_video:
+                    self.video = record_run(self.folder, self.algorithm)
             self._callbacks.end(self, reason)
             self._write_status("stopped" if self._stop_requested else "finished")
             if self._keeps_workers:
                 self._recorder.close()
             else:
                 self.close()
+
+    def _report_last_evaluation(self) -> None:
+        """An evaluation beside training is reported at a later iteration, which a run that ends does not reach."""
+        self.last_evaluation = pending.finish_if_possible(self.algorithm)
+        if self.last_evaluation is not None:
+            self._callbacks.after_evaluation(self, self.last_evaluation)
 
     def close(self) -> None:
         """Stop the workers and unlock the folder, without saving. See `pause()`, which saves."""

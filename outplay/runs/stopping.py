@@ -50,7 +50,7 @@ class StopConditions:
                 continue
             value = metrics[name]
             if name == _CONFIRMED and self._confirm:
-                confirmation = metrics.get(f"evaluation/{name}")
+                confirmation = metrics.get(f"evaluation/{name}") if _is_of_this_iteration(last) else None
                 value = None if value is None or confirmation is None else min(value, confirmation)
             if name == _TIME:
                 self._warn_if_long(metrics.get("time_this_iter_s", 0.0), threshold)
@@ -85,7 +85,7 @@ class StopConditions:
             return False
         if self._is_too_early(_CONFIRMED, last):
             return False
-        return bool(last[_CONFIRMED] >= threshold and "evaluation" not in last)
+        return bool(last[_CONFIRMED] >= threshold and not _is_of_this_iteration(last))
 
     def fractions(self, last: Mapping[str, Any]) -> dict[str, float]:
         """Progress towards each stop condition, from 0 to 1. The progress of a return starts at its first value."""
@@ -100,10 +100,15 @@ class StopConditions:
             done = 1.0 if value >= limit else (value - first) / (limit - first) if limit > first else 0.0
             if self._is_too_early(name, last):
                 done = (last["curriculum_level"] + done) / (self._last_level + 1)
-            is_unconfirmed = self._confirm and name == _CONFIRMED and "evaluation" not in last
+            is_unconfirmed = self._confirm and name == _CONFIRMED and not _is_of_this_iteration(last)
             found[name] = max(0.0, min(0.99 if is_unconfirmed else 1.0, done))
         return found
 
     def progress(self, last: Mapping[str, Any]) -> float:
         """Progress towards the nearest stop condition, from 0 to 1."""
         return max(self.fractions(last).values(), default=0.0)
+
+
+def _is_of_this_iteration(last: Mapping[str, Any]) -> bool:
+    """Whether a result has an evaluation of its own weights. One beside training has those of an earlier iteration."""
+    return "evaluation" in last and "iteration" not in last["evaluation"]

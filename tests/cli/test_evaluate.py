@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outplay.algorithms import algorithm
+from outplay.algorithms import evaluating
 from tests.cli.common import SMALL, Outcome, only_run
 
 # The first episodes end after 10 steps, the others never. `interrupt`: Ctrl-C in this step of all.
@@ -83,8 +83,8 @@ def test_an_environment_that_never_ends_is_cut_off(
     assert code == 0, err
     assert "10 episodes, 300 steps: return 30.00 (30.00 to 30.00)" in out
     assert "10 truncated at 30 steps (--max-episode-steps)" in out
-    assert algorithm._EVALUATION_STEPS == 100_000
-    monkeypatch.setattr(algorithm, "_EVALUATION_STEPS", 50)
+    assert evaluating._EVALUATION_STEPS == 100_000
+    monkeypatch.setattr(evaluating, "_EVALUATION_STEPS", 50)
     code, out, err = cli("evaluate", endless, "--trust", "--episodes", "2")
     assert code == 0, err
     assert "2 episodes, 100 steps: return 50.00" in out
