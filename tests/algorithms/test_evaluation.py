@@ -35,7 +35,7 @@ def evaluations(trainer: PPO, iterations: int) -> dict[int, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _inline_engine() -> Iterator[None]:
+def inline_engine() -> Iterator[None]:
     """Quick: the workers are in this process. test_evaluation_placement.py has the other engines."""
     outplay.init("inline", num_cpus=2)
     yield
@@ -110,7 +110,8 @@ def test_an_evaluation_that_fails_can_be_saved_and_fails_where_it_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     flawed = {"env": probes.Flawed, "env_config": {"flaw": "raises", "after": 1100}}  # after the probe
-    with make(evaluation_config=flawed, evaluation_duration=300) as trainer:
+    duration = {"evaluation_duration": 1500, "evaluation_duration_unit": "timesteps"}
+    with make(evaluation_config=flawed, **duration) as trainer:
         evaluations(trainer, 3)
         path = trainer.save(tmp_path)
         assert "the evaluation of iteration 2 failed: environment " in caplog.text

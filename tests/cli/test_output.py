@@ -226,9 +226,14 @@ def test_a_video_of_envpool_and_one_without_a_known_format_are_refused(
     assert "the file's name must end in .mp4" in err
 
 
-def test_a_run_whose_video_fails_is_finished(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run: Run = make(tmp_path, env=probes.Drawn, video_at_end=True, config={"env_config": {"flaw": "raises"}})
-    assert run.train() == "training_iteration reached 4"
+def test_a_run_whose_video_fails_is_finished(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check before training passes, and the environment can no longer draw when the run ends."""
+    run: Run = make(tmp_path, env=probes.Drawn, video_at_end=True)
+    assert run.train(lambda _: monkeypatch.setattr(probes.Drawn, "render", lambda _: None)) == (
+        "training_iteration reached 4"
+    )
     assert run.video is None
     assert "the video could not be recorded: environment 'tests.probes:Drawn' cannot be recorded" in caplog.text
     assert json.loads((run.folder.path / "status.json").read_text())["state"] == "finished"
