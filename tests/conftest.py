@@ -26,6 +26,7 @@ SLOW_ON_RAY = (
     *("test_util.py", "test_queue.py", "test_actor_options.py", "test_nested.py", "test_captured.py"),
     *("test_definitions.py", "test_calls.py", "test_failures.py", "test_cancel.py", "test_actors.py"),
     "test_curriculum.py",
+    "test_evaluation_placement.py",
 )
 # The tests of a file stay together, because they share an engine; these start programs of their own, or share nothing.
 SPREAD = ("tests/test_documents.py", "tests/cli/", "tests/algorithms/test_conformance.py", "tests/envs/test_vectors.py")

@@ -13,7 +13,7 @@ import typer
 
 from outplay.cli import completion
 from outplay.cli.live import above
-from outplay.cli.output import separate_output
+from outplay.cli.output import number, separate_output
 from outplay.errors import ConfigError, EnvError
 from outplay.registry import algorithms, env_ids
 
@@ -359,6 +359,9 @@ def _train(make: Any, as_json: bool, out: TextIO, err: TextIO) -> bool:
         reason = run.train(shown.show)
     if not as_json:
         typer.echo(f"{reason}; the run is in {run.folder}", file=out)
+        if (last := run.last_evaluation) is not None:
+            figure = number(last["episode_return_mean"])
+            typer.echo(f"evaluation of iteration {last['iteration']}: return {figure}", file=out)
         if run.video is not None:
             typer.echo(f"video of one episode: {run.video}", file=out)
         for hint in hints(run):

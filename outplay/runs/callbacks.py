@@ -51,7 +51,10 @@ class Callback:
         """After each iteration. `result` is an `outplay.Result`; numbers added to it are recorded as metrics."""
 
     def on_evaluation(self, run: Run, evaluation: dict[str, Any]) -> None:
-        """After each evaluation, before `on_result`. Numbers added to `evaluation` are recorded as metrics."""
+        """After each evaluation, before `on_result`. Numbers added to `evaluation` are recorded as metrics.
+
+        Beside training, `evaluation["iteration"]` is the iteration of the weights; the last one is reported at the end.
+        """
 
     def on_checkpoint(self, run: Run, path: Path) -> None:
         """After each checkpoint."""
