@@ -337,11 +337,6 @@ class Algorithm(Generic[C_co]):
         """The curriculum task of evaluation episodes. Another environment than that of training has none."""
         return self.task if self.config.evaluation_config.env is None else None
 
-    @property
-    def videos_folder(self) -> Path:
-        """The folder for videos: that of the run, or one under ~/outplay_results."""
-        return self._default_folder().parent / "videos" if self.videos is None else self.videos
-
     # Acting.
 
     def get_policy(self) -> Policy:

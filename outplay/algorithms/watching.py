@@ -94,8 +94,11 @@ def _policy(algorithm: Algorithm) -> Policy:
 
 
 def _folder(algorithm: Algorithm) -> Path:
+    """The folder for videos: the one that record_env names, that of the run, or one under ~/outplay_results."""
     folder = algorithm.config.record_env
-    return Path(folder).expanduser() if isinstance(folder, str) else algorithm.videos_folder
+    if isinstance(folder, str):
+        return Path(folder).expanduser()
+    return algorithm._default_folder().parent / "videos" if algorithm.videos is None else algorithm.videos
 
 
 def reason(error: Exception) -> str:

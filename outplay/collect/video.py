@@ -228,8 +228,8 @@ def has_display() -> bool:
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def _frame_source(spec: EnvSpec) -> _RenderedFrames | _AtariFrames:
-    return _AtariFrames(spec) if spec.is_atari else _RenderedFrames(spec)
+def _frame_source(spec: EnvSpec) -> _RenderedFrames | AtariFrames:
+    return AtariFrames(spec) if spec.is_atari else _RenderedFrames(spec)
 
 
 class _RenderedFrames:
@@ -250,7 +250,7 @@ class _RenderedFrames:
             self.vector.close()
 
 
-class _AtariFrames:
+class AtariFrames:
     """Frames of Atari games. The policy gets small grayscale frames, so a second game with the same seed and actions
     provides colour frames."""
 

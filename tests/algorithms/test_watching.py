@@ -158,6 +158,26 @@ def test_a_window_of_gymnasium() -> None:
     assert train("CartPole-v1", render_env=True, max_episode_steps=5) == train("CartPole-v1", max_episode_steps=5)
 
 
+def test_a_window_of_an_atari_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step is drawn, in colours, three times as large."""
+    import pygame
+
+    drawn = []
+    flip = pygame.display.flip
+
+    def note() -> None:
+        drawn.append(pygame.surfarray.array3d(pygame.display.get_surface()))
+        flip()
+
+    monkeypatch.setattr(pygame.display, "flip", note)
+    config = {**SMALL, "train_batch_size": 4, "evaluation_interval": 1, "evaluation_duration": 1, "render_env": True}
+    with PPO(env="ALE/Pong-v5", config={**config, "evaluation_max_episode_steps": 5}) as trainer:
+        trainer.train()
+    assert [frame.shape for frame in drawn] == [(480, 630, 3)] * 6
+    assert len(np.unique(drawn[-1].reshape(-1, 3), axis=0)) > 2
+    assert not pygame.display.get_init()
+
+
 def test_a_window_that_fails_is_no_failure_of_the_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,7 +215,6 @@ class NoMode(Shown):
     [
         (probes.Walk, "has no render mode 'human'"),
         (NoMode, "takes no argument render_mode"),
-        ("ALE/Pong-v5", "runs in ale-py's vector environment, which has no window"),
     ],
 )
 def test_an_environment_without_a_window_is_refused_before_training(env: Any, sentence: str) -> None:

@@ -95,8 +95,9 @@ def test_a_run_that_is_killed_reports_the_same_evaluations(tmp_path: Path) -> No
     killed.communicate()
     folder = only_run(tmp_path)
     resumed = start(tmp_path, "--resume", str(folder), "--trust")
-    _, errors = resumed.communicate(timeout=100)
+    out, errors = resumed.communicate(timeout=100)
     assert resumed.returncode == 0, errors
+    assert "evaluation of iteration 20: return " in out
     found = [
         [json.loads(line).get("evaluation") for line in (run / "metrics.jsonl").read_text().splitlines()]
         for run in (whole, folder)
