@@ -184,7 +184,9 @@ class ExplorationConfig(Settings):
         given = data.get("type") if isinstance(data, dict) else None
         allowed = get_args(cls.model_fields["type"].annotation)
         if isinstance(given, str) and given in _EXPLORATION and given not in allowed:
-            raise ValueError(f"type: {given} {_EXPLORATION[given]}; here: {', '.join(allowed)}")
+            raise ValueError(
+                f"exploration_config.type: {given} {_EXPLORATION[given]}; here it is {' or '.join(allowed)}"
+            )
         return data
 
 

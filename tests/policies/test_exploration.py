@@ -54,10 +54,10 @@ def test_dqn_learns_with_it(exploration: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "exploration", "message"),
     [
-        (PPO, "EpsilonGreedy", "EpsilonGreedy is for algorithms with Q-values: DQN; here: StochasticSampling"),
+        (PPO, "EpsilonGreedy", "EpsilonGreedy is for algorithms with Q-values: DQN; here it is StochasticSampling"),
         (A2C, "Random", "Random is for algorithms that learn from the actions of any policy"),
         (PG, "GaussianNoise", "GaussianNoise is for policies with deterministic continuous actions"),
-        (DQN, "StochasticSampling", "here: EpsilonGreedy, SoftQ, Random"),
+        (DQN, "StochasticSampling", "here it is EpsilonGreedy or SoftQ or Random"),
         (DQN, "OrnsteinUhlenbeckNoise", "deterministic continuous actions"),
         (DQN, "ParameterNoise", "DQN has noisy networks"),
         (DQN, "EpsilonGredy", "EpsilonGreedy"),
