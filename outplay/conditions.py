@@ -8,7 +8,7 @@ from typing import Any
 from outplay.errors import ConfigError, nearest
 from outplay.synonyms import METRIC_NAMES
 
-# Metrics for conditions, besides learner/… and evaluation/….
+# Metrics for conditions, besides learner/…, info/… and evaluation/….
 METRICS = (
     "training_iteration",
     "timesteps_total",
@@ -36,7 +36,7 @@ def metric_name(name: str) -> str:
     prefix, slash, last = name.rpartition("/")
     name = prefix + slash + _RLLIB.get(last, last)
     known = [*METRICS, *(f"evaluation/{metric}" for metric in _EVALUATION)]
-    if name not in known and not name.startswith("learner/"):
+    if name not in known and not name.startswith(("learner/", "info/")):
         meant = METRIC_NAMES.get(last)
         hint = nearest(name, known, "`outplay settings`") if meant is None else f". Did you mean {meant!r}?"
         raise ConfigError(f"there is no metric {name!r}{hint}")

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, FiniteFloat, PlainSerializer, model_validator
 
 from outplay.conditions import TIME_METRICS, metric_name
-from outplay.errors import ConfigError, nearest
-from outplay.registry import algorithms
+from outplay.errors import ConfigError, nearest, shortened
+from outplay.registry import algorithms, loggers
 from outplay.settings import (
     LARGEST,
     Decay,
@@ -291,6 +291,12 @@ def split_envs(num_envs: int, num_groups: int) -> list[int]:
     return [num_envs // num_groups + (group < num_envs % num_groups) for group in range(num_groups)]
 
 
+def _unique_keys(keys: Any) -> Any:
+    if isinstance(keys, list) and (twice := [key for i, key in enumerate(keys) if key in keys[:i]]):
+        raise ValueError(f"info_metrics: {twice[0]!r} is listed twice")
+    return keys
+
+
 _USUAL_GROUPS = 4  # enough for the workers of a small machine; each one costs an inference per step
 
 
@@ -443,6 +449,11 @@ class AlgorithmConfig(Settings):
     metrics_num_episodes: Positive = Field(
         100, description="Number of recent episodes that episode metrics are averaged over."
     )
+    info_metrics: Annotated[list[str], BeforeValidator(_unique_keys)] = Field(
+        [],
+        description="Keys of the environment's info: each is read at the end of an episode, and its mean is the metric "
+        "info/KEY_mean. a/b is info['a']['b'].",
+    )
     log_level: Literal["DEBUG", "INFO", "WARN", "WARNING", "ERROR"] = Field(
         "WARN", description="Least severe level of messages that are shown."
     )
@@ -580,6 +591,34 @@ class AsyncConfig(AlgorithmConfig):
         return self
 
 
+LoggerEntry = str | dict[str, dict[str, Any] | None]  # a name, or {name: options}
+
+
+def logger_options(entries: list[LoggerEntry]) -> dict[str, dict[str, Any]]:
+    """The options of each logger.
+
+    >>> logger_options(["csv", {"wandb": {"project": "poles"}}])
+    {'csv': {}, 'wandb': {'project': 'poles'}}
+    """
+    named = [{entry: None} if isinstance(entry, str) else entry for entry in entries]
+    return {name: options or {} for entry in named for name, options in entry.items()}
+
+
+def _known_loggers(entries: Any) -> Any:
+    example = "[csv, {wandb: {project: poles}}]"
+    if not isinstance(entries, list):
+        raise ValueError(f"loggers must be a list, as {example}, not {shortened(repr(entries))}")  # noqa: TRY004
+    for entry in entries:
+        names = list(entry) if isinstance(entry, dict) else [entry]
+        options = [value for value in entry.values() if value is not None] if isinstance(entry, dict) else []
+        if not all(isinstance(name, str) for name in names) or not all(isinstance(value, dict) for value in options):
+            raise ValueError(f"loggers: {shortened(repr(entry))} is neither a name nor {{name: options}}, as {example}")
+        for name in names:
+            if name not in loggers:
+                raise ValueError(f"loggers: no logger {name!r}{nearest(name, loggers.names())}")
+    return [plain(entry, "loggers") for entry in entries]
+
+
 class Experiment(Settings):
     """One experiment: an algorithm, an environment and stop conditions."""
 
@@ -615,7 +654,11 @@ class Experiment(Settings):
     keep_checkpoints: Positive | None = Field(
         10, description="Number of newest checkpoints to keep, besides the one with the best return; null keeps all."
     )
-    loggers: list[Literal["csv", "tensorboard"]] = Field([], description="Metric outputs besides metrics.jsonl.")
+    loggers: Annotated[list[LoggerEntry], BeforeValidator(_known_loggers)] = Field(
+        [],
+        description="Metric outputs besides metrics.jsonl: csv, tensorboard, wandb, mlflow, or one of an installed "
+        "package. With options: {wandb: {project: poles, mode: offline}}.",
+    )
     callbacks: list[str] = Field(
         [], description="Callbacks: import paths (module:Class), or names that installed packages register."
     )

@@ -57,6 +57,7 @@ class Fragment:
     episode_returns: Array = field(default_factory=lambda: np.zeros(0))  # of the episodes that ended, in order
     episode_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     episode_tasks: list[Any] = field(default_factory=list)  # the task of each episode that ended
+    episode_infos: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (episodes, info_metrics); NaN: no value
     episodes: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,): index of each lane's episode
     running_returns: Array = field(default_factory=lambda: np.zeros(0))  # (E,): of episodes that have not ended
     running_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NotRequired, TypedDict
 
@@ -21,6 +21,7 @@ class EpisodeMetrics(TypedDict):
     episode_return_max: float
     episode_len_mean: float
     episode_return_running: float  # exponential moving average
+    info: NotRequired[dict[str, float]]  # with `info_metrics`: KEY_mean over the same episodes
 
 
 class Result(EpisodeMetrics):
@@ -79,20 +80,24 @@ class Timers:
 
 
 class EpisodeWindow:
-    """Returns and lengths of the last episodes, and metrics over them."""
+    """Returns, lengths and `info_metrics` of the last episodes, and metrics over them."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, info_metrics: Sequence[str] = ()) -> None:
+        self.infos: dict[str, deque[float]] = {key: deque(maxlen=size) for key in info_metrics}  # NaN: no value
+        self._missing_told: set[str] = set()
         self.returns: deque[float] = deque(maxlen=size)
         self.lengths: deque[int] = deque(maxlen=size)
         self.running: float | None = None  # exponential moving average of returns
         self.total = 0
 
-    def add(self, returns: Iterable[float], lengths: Iterable[int]) -> None:
+    def add(self, returns: Iterable[float], lengths: Iterable[int], infos: np.ndarray | None = None) -> None:
         for value, length in zip(returns, lengths, strict=True):
             self.returns.append(float(value))
             self.lengths.append(int(length))
             self.running = running_mean(self.running, float(value))
             self.total += 1
+        for column, values in enumerate(self.infos.values()):
+            values.extend([] if infos is None else infos[:, column].tolist())
 
     def clear(self) -> None:
         """Start a new window. The total stays."""
@@ -102,7 +107,7 @@ class EpisodeWindow:
 
     def metrics(self) -> EpisodeMetrics:
         metrics = episode_metrics(self.returns, self.lengths)
-        return {
+        result: EpisodeMetrics = {
             "episodes_total": self.total,
             "episode_return_mean": metrics["episode_return_mean"],
             "episode_return_min": metrics["episode_return_min"],
@@ -110,6 +115,23 @@ class EpisodeWindow:
             "episode_len_mean": metrics["episode_len_mean"],
             "episode_return_running": math.nan if self.running is None else self.running,
         }
+        if self.infos:
+            result["info"] = self._info_means()
+        return result
+
+    def _info_means(self) -> dict[str, float]:
+        found = {key: [value for value in values if not math.isnan(value)] for key, values in self.infos.items()}
+        return {f"{key}_mean": math.fsum(values) / len(values) if values else math.nan for key, values in found.items()}
+
+    def missing_infos(self) -> list[str]:
+        """The keys of `info_metrics` that none of the last episodes had; each is returned once."""
+        missing = [
+            key
+            for key, values in self.infos.items()
+            if values and all(map(math.isnan, values)) and key not in self._missing_told
+        ]
+        self._missing_told.update(missing)
+        return missing
 
     def state(self) -> dict[str, Any]:
         return {
@@ -117,6 +139,7 @@ class EpisodeWindow:
             "lengths": list(self.lengths),
             "running": self.running,
             "total": self.total,
+            **({"infos": {key: _without_nan(values) for key, values in self.infos.items()}} if self.infos else {}),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -125,6 +148,15 @@ class EpisodeWindow:
         self.lengths.extend(state["lengths"])
         self.running = state.get("running")  # not in checkpoints of 0.2.0
         self.total = int(state["total"])
+        for key, values in self.infos.items():  # a resumed run may have other keys
+            saved = (state.get("infos") or {}).get(key, [])
+            values.clear()
+            values.extend(math.nan if value is None else value for value in saved)
+
+
+def _without_nan(values: Iterable[float]) -> list[float | None]:
+    """Values for JSON, which has no NaN."""
+    return [None if math.isnan(value) else value for value in values]
 
 
 def running_mean(before: float | None, value: float) -> float:

@@ -1,4 +1,4 @@
-"""Registered algorithms, environments and callbacks: built-in ones, and those of installed packages.
+"""Registered algorithms, environments, callbacks and loggers: built-in ones, and those of installed packages.
 
 A package registers its own with entry points, which are loaded on first use:
 
@@ -10,6 +10,9 @@ A package registers its own with entry points, which are loaded on first use:
 
     [project.entry-points."outplay.callbacks"]
     slack = "my_package.slack:SlackCallback"
+
+    [project.entry-points."outplay.loggers"]
+    sqlite = "my_package.sqlite:SqliteSink"
 
 This is the only list of algorithms.
 """
@@ -102,6 +105,16 @@ algorithms = Registry(
 )
 envs = Registry("environment", "outplay.envs", {"PongDifference": "outplay.envs.pong:PongDifference"})
 callbacks = Registry("callback", "outplay.callbacks")
+loggers = Registry(
+    "logger",
+    "outplay.loggers",
+    {
+        "csv": "outplay.runs.sinks:Csv",
+        "tensorboard": "outplay.runs.sinks:TensorBoard",
+        "wandb": "outplay.runs.tracking:Wandb",
+        "mlflow": "outplay.runs.tracking:Mlflow",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,7 @@ class Episodes(Part):
     lengths: list[Counter]
     running: float | None = None  # not in checkpoints of 0.2.0
     total: Counter
+    infos: dict[Text, list[float | None]] | None = None  # with info_metrics
 
     @model_validator(mode="after")
     def _same_length(self) -> Episodes:

@@ -45,7 +45,7 @@ _STOP = "stop.timesteps_total"
 _ITERATIONS = "stop.training_iteration: an iteration collects train_batch_size steps and learns from them"
 _GPU = "num_gpus: 0 or 1"
 _LOSS = "–: the value loss is the mean squared error, that of DQN the Huber loss"
-_TRACKING = "–: write a callback, or log with loggers: [tensorboard]"
+_TRACKING = "loggers: for example [{wandb: {project: poles, entity: team}}]"
 _RESTARTS = "max_worker_restarts: a worker that crashes is always replaced"
 _REPLAY = _row("buffer_size: capacity; see also prioritized_replay, prioritized_replay_alpha, prioritized_replay_beta")
 
@@ -274,6 +274,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "progress_bar": _row("–: `outplay train` shows the progress"),  # S
     "reset_num_timesteps": _row("–: --resume continues the count, --init-from starts at 0"),  # S
     "tb_log_name": _row("name"),  # S
+    "info_keywords": _row("info_metrics"),  # S
     "trained_agent": _row("–: --init-from RUN starts with the weights of a run"),  # S
     "resume_path": _row("–: --resume RUN resumes a run"),  # T
     "track": _row(_TRACKING),  # C

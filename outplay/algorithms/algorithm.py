@@ -129,7 +129,7 @@ class Algorithm(Generic[C_co]):
         self.timesteps = 0
         self.seconds = 0.0
         self.timers = Timers()
-        self.episodes = EpisodeWindow(self.config.metrics_num_episodes)
+        self.episodes = EpisodeWindow(self.config.metrics_num_episodes, self.config.info_metrics)
         with enough_memory("the network"):
             self.policy = self._policy_spec.make().to("cuda" if self.config.num_gpus else "cpu")
             setup.check_recurrence(self.policy, algorithm, self.Learner.supports_recurrence)
@@ -264,7 +264,8 @@ class Algorithm(Generic[C_co]):
         for fragment in fragments:
             self.timesteps += fragment.steps
             of_level = curriculum.of_level(self.config, self.task, fragment)
-            self.episodes.add(fragment.episode_returns[of_level], fragment.episode_lengths[of_level])
+            infos = fragment.episode_infos[of_level] if self.config.info_metrics else None
+            self.episodes.add(fragment.episode_returns[of_level], fragment.episode_lengths[of_level], infos)
             self.episodes.total += of_level.count(False)
             self._returns += fragment.episode_returns.tolist()
             self._lengths += fragment.episode_lengths.tolist()

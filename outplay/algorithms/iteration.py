@@ -51,6 +51,11 @@ def iterate(algorithm: Algorithm) -> Result:
         result["curriculum_level"] = algorithm.level.number
     if evaluation is not None:
         result["evaluation"] = evaluation
+    for key in algorithm.episodes.missing_infos():
+        log.warning(
+            "info_metrics: the info of environment %r has no %r at the end of its episodes so far; check the key",
+            algorithm.env_spec.name, key,
+        )  # fmt: skip
     curriculum.update(algorithm, result)
     return result
 

@@ -151,6 +151,7 @@ def rollout_spec(config: AlgorithmConfig, env: EnvSpec, policy: PolicySpec) -> R
         explore=config.explore,
         device="cuda" if config.act_on_gpu else "cpu",
         max_worker_restarts=config.max_worker_restarts,
+        info_metrics=tuple(config.info_metrics),
     )
 
 

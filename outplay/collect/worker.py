@@ -34,6 +34,7 @@ class RolloutSpec:
     explore: bool
     device: str = "cpu"  # of the acting policy
     max_worker_restarts: int = 2  # of one worker in a row, without a result in between
+    info_metrics: tuple[str, ...] = ()
     driver: tuple[str, int] = field(default_factory=lambda: this_process())
 
 
@@ -74,6 +75,7 @@ class RolloutWorker:
                     index,
                     spec.seed,
                     state,
+                    spec.info_metrics,
                 )
                 for index, state in states.items()
             }

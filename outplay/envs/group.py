@@ -120,8 +120,16 @@ class EnvGroup:
     >>> fragment = group.collect(policy, steps=32, explore=True, version=1)
     """
 
-    def __init__(self, vector: Vector, index: int, seed: int, state: GroupState | None = None) -> None:
+    def __init__(
+        self,
+        vector: Vector,
+        index: int,
+        seed: int,
+        state: GroupState | None = None,
+        info_metrics: Sequence[str] = (),
+    ) -> None:
         self.vector = vector
+        self.info_metrics = info_metrics
         self.index = index
         self.seed = seed
         lanes = vector.num_envs
@@ -233,7 +241,7 @@ class EnvGroup:
             self._next_episodes(np.arange(self.vector.num_envs))
         initial = policy.initial_state(self.vector.num_envs)
         state = self._state_at_start(initial)
-        recorder = Recorder(self.vector, self.index, most, complete, policy.sequence_length)
+        recorder = Recorder(self.vector, self.index, most, complete, policy.sequence_length, self.info_metrics)
         act_seconds = step_seconds = 0.0
         ended_tasks: list[Any] = []
         t = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,10 @@ class _Native:
         self.observation_space = env.single_observation_space
         self.action_space = env.single_action_space
         self.leaves = spaces.leaves(self.observation_space)
+        self._info: Mapping[str, Any] = {}  # of the last step, with one array per key
+
+    def info(self, lane: int) -> Mapping[str, Any]:
+        return info_of_lane(self._info, lane)
 
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
         pass
@@ -47,6 +51,24 @@ class _Native:
     def _reject_tasks(self, tasks: Sequence[Any] | None) -> None:
         if tasks is not None and any(task is not None for task in tasks):
             raise EnvError(f"env_task_fn is set, but {type(self.env).__name__} has no tasks")
+
+
+def info_of_lane(info: Mapping[str, Any], lane: int) -> dict[str, Any]:
+    """One lane of a vector environment's info. Gymnasium marks in `_key` which lanes have a value for `key`.
+
+    >>> info_of_lane({"goal": np.array([1.0, 0.0]), "_goal": np.array([True, False])}, 0)
+    {'goal': np.float64(1.0)}
+    """
+    own: dict[str, Any] = {}
+    for key, values in info.items():
+        marks = info.get(f"_{key}")
+        if (marks is not None and not marks[lane]) or (key.startswith("_") and key[1:] in info):
+            continue
+        if isinstance(values, Mapping):
+            own[key] = info_of_lane(values, lane)
+        elif len(np.shape(values)) and len(values) > lane:
+            own[key] = values[lane]
+    return own
 
 
 class CartPoleVector(_Native):
@@ -74,7 +96,7 @@ class CartPoleVector(_Native):
         return (cart.state.T.astype(np.float32),)
 
     def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:  # noqa: ARG002
-        observations, rewards, terminated, truncated, _ = self.cart.step(actions)
+        observations, rewards, terminated, truncated, self._info = self.cart.step(actions)
         return (observations,), rewards, terminated, truncated
 
     def get_state(self) -> State | None:
@@ -132,6 +154,7 @@ class AtariVector:
         self._rewards = np.zeros(num_envs, np.float32)
         self._terminated = np.zeros(num_envs, bool)
         self._truncated = np.zeros(num_envs, bool)
+        self._infos: list[Mapping[str, Any]] = [{}] * len(self._parts)  # of the last step of each part
 
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         if tasks is not None and any(task is not None for task in tasks):
@@ -170,14 +193,20 @@ class AtariVector:
         begun, self._begun = self._begun or [], None
         if len(self._parts) == 1:
             observations, rewards, terminated, truncated, info = self._parts[0].recv()
+            self._infos[0] = info
             self._count_lives(slice(None), info["lives"])
             return (observations,), rewards, terminated, truncated
         for lane in begun:
             observation, reward, terminated, truncated, info = self._parts[lane].recv()
+            self._infos[lane] = info
             self._count_lives(slice(lane, lane + 1), info["lives"])
             self._observations[lane] = observation[0]
             self._rewards[lane], self._terminated[lane], self._truncated[lane] = reward[0], terminated[0], truncated[0]
         return (self._observations,), self._rewards, self._terminated, self._truncated
+
+    def info(self, lane: int) -> Mapping[str, Any]:
+        is_separate = len(self._parts) > 1
+        return info_of_lane(self._infos[lane if is_separate else 0], 0 if is_separate else lane)
 
     def _count_lives(self, lanes: slice, lives: Array) -> None:
         self._life_lost[lanes] = lives < self._lives[lanes]
@@ -264,6 +293,7 @@ class EnvPoolVector:
         self.action_space: gymnasium.Space[Any] = self._pool.action_space
         self.leaves = spaces.leaves(self.observation_space)
         self._observations = spaces.empty(self.leaves, num_envs)
+        self._info: Mapping[str, Any] = {}
 
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
         if tasks is not None and any(task is not None for task in tasks):
@@ -278,10 +308,13 @@ class EnvPoolVector:
 
     def step(self, actions: Array, lanes: Array | None = None) -> tuple[Leaves, Array, Array, Array]:  # noqa: ARG002
         given = actions.astype(np.int32) if np.issubdtype(actions.dtype, np.integer) else actions
-        observations, rewards, terminated, truncated, _ = self._pool.step(given)
+        observations, rewards, terminated, truncated, self._info = self._pool.step(given)
         # A copy: EnvPool's threads overwrite its arrays.
         self._observations = tuple(np.array(leaf) for leaf in spaces.split(observations, self.leaves))
         return self._observations, rewards, terminated, truncated
+
+    def info(self, lane: int) -> Mapping[str, Any]:
+        return info_of_lane(self._info, lane)
 
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
         pass  # EnvPool's asynchronous results come in another order

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from outplay import spaces
 from outplay.envs.vector import Array, Vector
-from outplay.errors import EnvError
+from outplay.errors import EnvError, shortened
 from outplay.fragments import Fragment
 from outplay.spaces import Leaves
 
@@ -16,7 +18,15 @@ from outplay.spaces import Leaves
 class Recorder:
     """The arrays of a Fragment under construction. They grow if an episode is longer than expected."""
 
-    def __init__(self, vector: Vector, group: int, steps: int, complete: bool, sequence_length: int | None) -> None:
+    def __init__(
+        self,
+        vector: Vector,
+        group: int,
+        steps: int,
+        complete: bool,
+        sequence_length: int | None,
+        info_metrics: Sequence[str] = (),
+    ) -> None:
         self.vector = vector
         self.group = group
         self.complete = complete
@@ -38,6 +48,8 @@ class Recorder:
         self.final_masks: list[Array] = []
         self.returns: list[float] = []
         self.lengths: list[int] = []
+        self.info_metrics = info_metrics
+        self.infos: list[list[float]] = []
 
     def before(
         self,
@@ -87,6 +99,9 @@ class Recorder:
         for lane in lanes:
             self.returns.append(float(returns[lane]))
             self.lengths.append(int(lengths[lane]))
+            if self.info_metrics:
+                info = self.vector.info(int(lane))
+                self.infos.append([info_number(info, key, self.vector.name) for key in self.info_metrics])
             if self.truncated[t, lane] and not self.terminated[t, lane]:
                 self.finals.append((t, int(lane), tuple(np.array(leaf[lane]) for leaf in observations)))
                 self.final_states.append({name: np.array(array[lane]) for name, array in state.items()})
@@ -146,6 +161,7 @@ class Recorder:
             last_policy_state={name: np.array(array) for name, array in last_state.items()},
             episode_returns=np.array(self.returns, np.float64),
             episode_lengths=np.array(self.lengths, np.int64),
+            episode_infos=np.array(self.infos, np.float64).reshape(len(self.returns), len(self.info_metrics)),
             episodes=np.array(episodes),
             vector_state=vector_state,
         )
@@ -153,6 +169,24 @@ class Recorder:
 
 def _stacked(states: list[dict[str, Array]]) -> dict[str, Array]:
     return {name: np.stack([state[name] for state in states]) for name in states[0]} if states else {}
+
+
+def info_number(info: Mapping[str, Any], key: str, env: str) -> float:
+    """`info[key]` as a float; NaN if there is none. "a/b" is info["a"]["b"], unless there is a key "a/b"."""
+    value: Any = info
+    for part in [key] if key in info else key.split("/"):
+        if not isinstance(value, Mapping) or part not in value:
+            return math.nan
+        value = value[part]
+    if isinstance(value, (int, float, np.number, np.bool_)) or (isinstance(value, np.ndarray) and value.size == 1):
+        try:
+            return float(np.asarray(value).reshape(()))
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise EnvError(
+        f"environment {env!r}: info_metrics has {key!r}, but info[{key!r}] at the end of an episode is "
+        f"{shortened(repr(value))}, not a number"
+    )
 
 
 def check_values(fragment: Fragment, vector: Vector, began: Array, fresh: Array) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import gymnasium
@@ -60,6 +60,9 @@ class Vector(Protocol):
         The caller uses only the lanes where `lanes` (E,) is True; default: all. Other lanes may be stepped or not.
         """
 
+    def info(self, lane: int) -> Mapping[str, Any]:
+        """The info of a lane's last step, for `info_metrics`. Only valid until the next call of `step` or `reset`."""
+
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
         """Start a step in the background. The next call must be `step` with the same arguments. May do nothing."""
 
@@ -96,6 +99,7 @@ class PythonVector:
         self._rewards = np.zeros(num_envs, np.float32)
         self._terminated = np.zeros(num_envs, bool)
         self._truncated = np.zeros(num_envs, bool)
+        self._infos: list[Any] = [{}] * num_envs
         self.action_masks: Array | None = self.masks.rows
 
     def reset(self, lanes: Array, seeds: Sequence[int | None], tasks: Sequence[Any] | None = None) -> Leaves:
@@ -134,6 +138,7 @@ class PythonVector:
                     f"info), not a {type(result).__name__}{_count(result)}"
                 )
             observation, reward, terminated, truncated, info = result
+            self._infos[lane] = info
             self._terminated[lane] = terminated if type(terminated) is bool else self._flag("terminated", terminated)
             self._truncated[lane] = truncated if type(truncated) is bool else self._flag("truncated", truncated)
             if plain and isinstance(observation, np.ndarray) and observation.shape == shape:
@@ -144,6 +149,12 @@ class PythonVector:
             if self.action_masks is not None:
                 self.masks.after_step(lane, observation, info, self._terminated[lane], self._truncated[lane])
         return self._observations, self._rewards, self._terminated, self._truncated
+
+    def info(self, lane: int) -> Mapping[str, Any]:
+        info = self._infos[lane]
+        if not isinstance(info, Mapping):
+            raise EnvError(f"environment {self.name!r}: step() returned an info that is not a dict: {info!r}")
+        return info
 
     def begin(self, actions: Array, lanes: Array | None = None) -> None:
         pass  # sequential: nothing can run in the background

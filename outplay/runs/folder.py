@@ -5,7 +5,7 @@ metrics.jsonl                    one line per iteration
 status.json                      state, progress, workers; rewritten every second
 control/                         requests to the run: stop, checkpoint, evaluate
 checkpoints/checkpoint_000010/   see runs/checkpoint.py
-videos/  tensorboard/  progress.csv      optional
+videos/  tensorboard/  progress.csv  wandb/  wandb.json  mlruns/  mlflow.json      optional
 .lock                            held by the process that trains the run
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from outplay.runs.results import as_path, new_run_folder, runs_by_name
 
 if TYPE_CHECKING:
     from outplay.runs.experiments import Experiment
-    from outplay.runs.sinks import Sink
 
 log = logging.getLogger("outplay")
 
@@ -152,7 +151,7 @@ class RunFolder:
                 raise
             overwrite_file(path, text)  # a full disk has no space for a new file
 
-    # metrics.jsonl and the other metric outputs
+    # metrics.jsonl
 
     def metrics(self, since: Position | None = None) -> Metrics:
         """The results since a position (the `end` of an earlier call), or all results."""
@@ -161,23 +160,6 @@ class RunFolder:
     def results_until(self, iteration: int) -> tuple[list[Record], list[int]]:
         """The results up to an iteration, and the line numbers of damaged lines of metrics.jsonl."""
         return read_until(self.path / "metrics.jsonl", iteration)
-
-    def open_sinks(self, loggers: Sequence[str], kept: list[Record], timesteps: int) -> list[Sink]:
-        """Open metrics.jsonl and the sinks in `loggers`. Files are rewritten to contain the results `kept`."""
-        from outplay.runs.sinks import Csv, JsonLines, TensorBoard
-
-        sinks: list[Sink] = []
-        try:
-            sinks.append(JsonLines(self.path / "metrics.jsonl", kept))
-            if "csv" in loggers:
-                sinks.append(Csv(self.path / "progress.csv", kept))
-            if "tensorboard" in loggers:
-                sinks.append(TensorBoard(self.path / "tensorboard", timesteps))
-        except BaseException:
-            for sink in sinks:
-                sink.close()
-            raise
-        return sinks
 
     # checkpoints/
 

@@ -10,7 +10,7 @@ from typing import Any
 from outplay.algorithms import Algorithm, find_algorithm, imported
 from outplay.algorithms.saving import check_evaluation_trust
 from outplay.envs import check_trust, import_folders, import_path, is_import_path
-from outplay.errors import CheckpointError, ConfigError
+from outplay.errors import CheckpointError, ConfigError, nearest
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
 from outplay.runs.checkpoint import NoCheckpointError, find_checkpoint
 from outplay.runs.experiments import Experiment, nested
@@ -18,6 +18,7 @@ from outplay.runs.experiments import experiment as checked_experiment
 from outplay.runs.finding import find_run
 from outplay.runs.folder import RunFolder
 from outplay.runs.results import as_path, runs_by_name
+from outplay.runs.sinks import checked_loggers
 
 log = logging.getLogger("outplay")
 
@@ -28,11 +29,12 @@ def module_folders(experiment: Experiment, folders: Iterable[Path]) -> list[Path
 
 
 def make_algorithm(experiment: Experiment, folders: Iterable[Path] = (), resuming: bool = False) -> Algorithm:
-    """Make the algorithm of an experiment. Also checks stop conditions and names of callbacks.
+    """Make the algorithm of an experiment. Also checks stop conditions, loggers and names of callbacks.
 
     `resuming`: a checkpoint will be restored, so `auto` settings are not resolved again.
     """
     search = module_folders(experiment, folders)
+    checked_loggers(experiment.loggers)
     for path in experiment.callbacks:
         find_callback(path, search)
     algorithm = find_algorithm(experiment.run)(
@@ -49,6 +51,10 @@ def make_algorithm(experiment: Experiment, folders: Iterable[Path] = (), resumin
 def _check_stop(experiment: Experiment, algorithm: Algorithm) -> None:
     if any(name.startswith("evaluation/") for name in experiment.stop) and not algorithm.config.evaluation_interval:
         raise ConfigError("stop: a condition on evaluation/… needs evaluation_interval; otherwise it is never reached")
+    known = [f"info/{key}_mean" for key in algorithm.config.info_metrics]
+    if unknown := [name for name in experiment.stop if name.startswith("info/") and name not in known]:
+        hint = nearest(unknown[0], known) if known else "; list its key in info_metrics"
+        raise ConfigError(f"stop: there is no metric {unknown[0]!r}{hint}")
 
 
 def with_stop(experiment: Experiment, algorithm: Algorithm, stop: Mapping[str, float], where: str) -> Experiment:
@@ -79,6 +85,7 @@ def experiment_of(
     data = {**settings, "env": env, "run": type(algorithm).__name__, "config": config}
     data["callbacks"] = [callback for callback in callbacks if isinstance(callback, str)]
     experiment = checked_experiment(data, "run")
+    checked_loggers(experiment.loggers)
     _check_stop(experiment, algorithm)
     return experiment, make_callbacks(experiment.callbacks, objects, module_folders(experiment, algorithm.env_folders))
 

@@ -18,7 +18,7 @@ from outplay.runs.folder import RunFolder
 from outplay.runs.history import Record
 from outplay.runs.keeping import CheckpointPolicy
 from outplay.runs.loading import recorded_settings
-from outplay.runs.sinks import Sink
+from outplay.runs.sinks import Sink, SinkContext, open_sinks
 
 log = logging.getLogger("outplay")
 
@@ -82,7 +82,7 @@ class FolderRecorder(Recorder):
 
     def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
         self._folder = folder
-        self._loggers = experiment.loggers
+        self._experiment = experiment
         self._keeping = CheckpointPolicy(experiment, folder)
         self._sinks: list[Sink] = []
         self._status_at = 0.0
@@ -97,7 +97,9 @@ class FolderRecorder(Recorder):
             lines = "1 damaged line was" if len(damaged) == 1 else f"{len(damaged)} damaged lines were"
             numbers = ", ".join(map(str, damaged[:10])) + (", …" if len(damaged) > 10 else "")
             log.warning("metrics.jsonl: %s dropped (line %s)", lines, numbers)
-        self._sinks = self._folder.open_sinks(self._loggers, kept, algorithm.timesteps)
+        settings = {"algorithm": type(algorithm).__name__, **algorithm.get_config()}
+        context = SinkContext(self._folder.path, self._experiment.name, settings, kept, algorithm.timesteps)
+        self._sinks = open_sinks(self._experiment.loggers, context)
         self._keeping.start(kept)
         return kept
 

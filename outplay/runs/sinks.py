@@ -1,4 +1,9 @@
-"""Sinks for the results of a run: metrics.jsonl, and optionally CSV and TensorBoard."""
+"""Sinks for the results of a run: metrics.jsonl, and optionally CSV and TensorBoard. See tracking.py for services.
+
+A sink of `loggers` is a class that is made with (context, options). It may have two attributes: `Options`, a subclass
+of Settings that checks its options, and `package`, a module that must be installed. A package registers its own
+sinks: see `outplay.registry`.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,28 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from outplay.errors import RunError
+from outplay.config import LoggerEntry, logger_options
+from outplay.errors import ConfigError
 from outplay.files import LogFile, replace_file, writing
-from outplay.runs.history import as_json, flattened
+from outplay.registry import loggers as registered
+from outplay.runs.history import Record, as_json, flattened
+from outplay.settings import Settings, validated
+
+
+@dataclass(frozen=True)
+class SinkContext:
+    """What a sink may use of its run."""
+
+    folder: Path  # of the run
+    experiment: str  # its name
+    settings: Mapping[str, Any]  # of the algorithm: the hyperparameters
+    kept: list[Record]  # the results so far; not empty if the run was resumed
+    timesteps: int  # so far
 
 
 class Sink(Protocol):
@@ -22,6 +43,40 @@ class Sink(Protocol):
     def write(self, result: Mapping[str, Any]) -> None: ...
 
     def close(self) -> None: ...
+
+
+class NoOptions(Settings):
+    """The options of a sink that has none."""
+
+
+def checked_loggers(loggers: list[LoggerEntry]) -> list[tuple[Any, Settings]]:
+    """The class of each sink and its options. Raises ConfigError for a wrong option, or if a package is missing."""
+    found = []
+    for name, options in logger_options(loggers).items():
+        kind = registered.load(name)
+        package = getattr(kind, "package", "")
+        if package and not _is_installed(package):
+            raise ConfigError(f"loggers: {name} is not installed: pip install 'outplay[{name}]'")
+        found.append((kind, validated(getattr(kind, "Options", NoOptions), options, f"loggers: {name}")))
+    return found
+
+
+def _is_installed(package: str) -> bool:
+    found = find_spec(package)
+    return found is not None and found.origin is not None  # without one, it is a folder such as ./wandb
+
+
+def open_sinks(loggers: list[LoggerEntry], context: SinkContext) -> list[Sink]:
+    """Open metrics.jsonl and the sinks in `loggers`. Files are rewritten to contain the results `context.kept`."""
+    sinks: list[Sink] = []
+    try:
+        sinks.append(JsonLines(context.folder / "metrics.jsonl", context.kept))
+        sinks += (kind(context, options) for kind, options in checked_loggers(loggers))
+    except BaseException:
+        for sink in sinks:
+            sink.close()
+        raise
+    return sinks
 
 
 class JsonLines:
@@ -41,12 +96,12 @@ class JsonLines:
 class Csv:
     """progress.csv. When a new metric appears, the file is rewritten with one more column."""
 
-    def __init__(self, path: Path, kept: list[dict[str, Any]]) -> None:
-        self._rows = [flattened(result) for result in kept]
+    def __init__(self, context: SinkContext, _: Settings) -> None:
+        self._rows = [flattened(result) for result in context.kept]
         self._columns: list[str] = []
         for row in self._rows:
             self._columns += [key for key in row if key not in self._columns]
-        self._file = LogFile(path)
+        self._file = LogFile(context.folder / "progress.csv")
         self._write_all()
 
     def _write_all(self) -> None:
@@ -77,13 +132,14 @@ class TensorBoard:
     SummaryWriter is not used: it writes in a background thread, whose errors would be printed as tracebacks.
     """
 
-    def __init__(self, folder: Path, resumed_at: int) -> None:
-        try:
-            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-            from tensorboard.compat.proto.summary_pb2 import Summary
-            from tensorboard.summary.writer.record_writer import RecordWriter
-        except ImportError as error:
-            raise RunError("loggers: tensorboard is not installed: pip install 'outplay[tensorboard]'") from error
+    package = "tensorboard"
+
+    def __init__(self, context: SinkContext, _: Settings) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder, resumed_at = context.folder / "tensorboard", context.timesteps
         self._event, self._summary, self._records = Event, Summary, RecordWriter
         with writing(folder):
             folder.mkdir(exist_ok=True)
