@@ -103,6 +103,8 @@ class Panel:
             )
         if learner := key_figures(result.get("learner", {})):
             yield "learner", learner
+        if info := result.get("info", {}):
+            yield "info", [f"{name} {number(_value(info, name), 3)}" for name in info][:_MOST_FIGURES]
         if stages := _stages(result.get("stages_s", {})):
             yield "stages", stages
         number_of_workers = run.algorithm.num_workers

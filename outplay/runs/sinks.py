@@ -71,7 +71,8 @@ def open_sinks(loggers: list[LoggerEntry], context: SinkContext) -> list[Sink]:
     sinks: list[Sink] = []
     try:
         sinks.append(JsonLines(context.folder / "metrics.jsonl", context.kept))
-        sinks += (kind(context, options) for kind, options in checked_loggers(loggers))
+        for kind, options in checked_loggers(loggers):
+            sinks.append(kind(context, options))
     except BaseException:
         for sink in sinks:
             sink.close()

@@ -15,12 +15,13 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from outplay.errors import RunError, shortened
+from outplay.errors import OutplayError, RunError, shortened
 from outplay.files import replace_file
 from outplay.runs.history import Record, flattened
 from outplay.runs.sinks import SinkContext
@@ -36,13 +37,14 @@ class Tracker(ABC):
     """Base of these sinks. Sends each iteration once, in order; while the service fails, results wait in memory."""
 
     name: ClassVar[str]
+    remedy: ClassVar[str]  # if the service fails at the start
 
     def __init__(self, context: SinkContext, options: Any) -> None:
-        self._errors: tuple[type[Exception], ...] = ()  # what the service's package raises when the service fails
         self._state_path = context.folder / f"{self.name}.json"
         self._retry_at = 0.0
         self._has_warned = False
-        self._sent = self._connect(context, options)  # the last iteration that the service has
+        with self._failing_to_start():
+            self._sent = self._connect(context, options)  # the last iteration that the service has
         self._waiting: deque[Record] = deque(r for r in context.kept if r["training_iteration"] > self._sent)
 
     @abstractmethod
@@ -68,7 +70,9 @@ class Tracker(ABC):
             while self._waiting:
                 self._send(self._waiting[0])
                 self._sent = self._waiting.popleft()["training_iteration"]
-        except self._errors as error:
+        except OutplayError:  # of the run folder
+            raise
+        except Exception as error:  # noqa: BLE001 - MLflow raises bare Exceptions, too
             self._retry_at = time.monotonic() + _RETRY_S
             if not self._has_warned:
                 self._has_warned = True
@@ -79,28 +83,36 @@ class Tracker(ABC):
 
     def close(self) -> None:
         self._send_waiting()
-        if self._waiting:
-            log.warning(
-                "loggers: %d iterations could not be sent to %s; metrics.jsonl has them, and a resumed run sends them",
-                len(self._waiting), self.name,
-            )  # fmt: skip
         try:
             self._disconnect()
-        except self._errors as error:
-            log.warning("loggers: %s failed when the run was closed: %s", self.name, _first_line(error))
+        except Exception as error:  # noqa: BLE001 - as above
+            if not self._waiting:
+                log.warning("loggers: %s failed when the run was closed: %s", self.name, _first_line(error))
+        if number := len(self._waiting):
+            log.warning(
+                "loggers: %d iteration%s could not be sent to %s; metrics.jsonl has them, and a resumed run sends them",
+                number, "s" * (number != 1), self.name,
+            )  # fmt: skip
 
-    def _failed_to_start(self, error: Exception, remedy: str) -> RunError:
-        return RunError(f"loggers: {self.name} failed to start: {_first_line(error)}; {remedy}, or remove it")
+    @contextmanager
+    def _failing_to_start(self) -> Iterator[None]:
+        try:
+            yield
+        except OutplayError:
+            raise
+        except Exception as error:
+            raise RunError(f"loggers: {self.name} failed to start: {_first_line(error)}; {self.remedy}") from error
 
     def _state(self) -> dict[str, Any]:
         """What this sink stored in the run folder; empty for a new run."""
         try:
-            state = json.loads(self._state_path.read_text())
+            state: dict[str, Any] = json.loads(self._state_path.read_text())
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise self._damaged() from error
-        if not isinstance(state, dict) or not re.fullmatch(r"[\w-]{1,128}", str(state.get("id", ""))):
+        is_valid = isinstance(state, dict) and re.fullmatch(r"[\w-]{1,128}", str(state.get("id", "")))
+        if not is_valid or type(state.get("iteration", 0)) is not int:
             raise self._damaged()
         return state
 
@@ -139,6 +151,7 @@ class Wandb(Tracker):
     """Weights & Biases. Its files are in wandb/, its id and the last iteration in wandb.json."""
 
     name = "wandb"
+    remedy = "check the network and the API key, or use {wandb: {mode: offline}}"
     package = "wandb"
     Options = WandbOptions
 
@@ -146,33 +159,29 @@ class Wandb(Tracker):
         os.environ.setdefault("WANDB_SILENT", "true")  # its messages would be written into the panel
         import wandb
 
-        self._errors = (wandb.Error, OSError)
         state = self._state()
         mode = options.mode or os.environ.get("WANDB_MODE") or "online"
         settings = wandb.Settings(
             console="off", reinit="create_new", finish_timeout=_FINISH_S, silent=True, disable_git=True, save_code=False
         )
-        try:
-            if mode == "online" and not wandb.login(prompt=False, verify=False):
-                raise RunError("loggers: wandb has no API key; run `wandb login`, or use {wandb: {mode: offline}}")
-            self._run = wandb.init(
-                project=options.project,
-                entity=options.entity,
-                name=options.name or context.folder.name,
-                group=options.group or context.experiment,
-                tags=options.tags,
-                notes=options.notes,
-                mode=mode,  # type: ignore[arg-type] # $WANDB_MODE: wandb checks it
-                dir=context.folder,
-                id=state.get("id") or secrets.token_hex(8),
-                resume="allow",
-                settings=settings,
-            )
-            self._run.config.update(context.settings, allow_val_change=True)  # a resumed run may have other settings
-            self._run.define_metric("*", step_metric="timesteps_total")
-        except self._errors as error:
-            raise self._failed_to_start(error, "check the network and the key, use {wandb: {mode: offline}}") from error
-        sent = max(int(state.get("iteration", 0)), self._run.step - 1 if mode == "online" else 0)
+        if mode == "online" and not wandb.login(prompt=False, verify=False):
+            raise RunError("loggers: wandb has no API key; run `wandb login`, or use {wandb: {mode: offline}}")
+        self._run = wandb.init(
+            project=options.project,
+            entity=options.entity,
+            name=options.name or context.folder.name,
+            group=options.group or context.experiment,
+            tags=options.tags,
+            notes=options.notes,
+            mode=mode,  # type: ignore[arg-type] # $WANDB_MODE: wandb checks it
+            dir=context.folder,
+            id=state.get("id") or secrets.token_hex(8),
+            resume="allow",
+            settings=settings,
+        )
+        self._run.config.update(context.settings, allow_val_change=True)  # a resumed run may have other settings
+        self._run.define_metric("*", step_metric="timesteps_total")
+        sent: int = max(state.get("iteration", 0), self._run.step - 1 if mode == "online" else 0)
         self._store_iteration(sent)
         return sent
 
@@ -202,6 +211,7 @@ class Mlflow(Tracker):
     """MLflow. The id of the run is in mlflow.json; without another tracking URI, the metrics are in mlruns/."""
 
     name = "mlflow"
+    remedy = "check tracking_uri, and the id in mlflow.json if the run was resumed"
     package = "mlflow"
     Options = MlflowOptions
 
@@ -213,21 +223,16 @@ class Mlflow(Tracker):
         if "://" not in uri or uri.startswith("file:"):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # otherwise MLflow 3 asks for a database
         from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
 
-        self._errors = (MlflowException, OSError)
         state = self._state()
-        try:
-            self._client = MlflowClient(tracking_uri=uri)
-            if state:
-                self._id = str(state["id"])
-                sent = self._client.get_run(self._id).data.metrics.get("training_iteration", 0.0)
-                self._client.update_run(self._id, status="RUNNING")
-                return int(sent)
+        self._client = MlflowClient(tracking_uri=uri)
+        if not state:
             self._create(context, options)
-        except self._errors as error:
-            raise self._failed_to_start(error, f"check tracking_uri ({uri}) and {self._state_path.name}") from error
-        return 0
+            return 0
+        self._id = str(state["id"])
+        sent = self._client.get_run(self._id).data.metrics.get("training_iteration", 0.0)
+        self._client.update_run(self._id, status="RUNNING")
+        return int(sent)
 
     def _create(self, context: SinkContext, options: MlflowOptions) -> None:
         from mlflow.entities import Param

@@ -152,7 +152,7 @@ def test_other_names_of_options(cli: Callable[..., Outcome]) -> None:
         (["--set", "lr=0.1"], "lr is a setting of the algorithm, not of the experiment: write lr: 0.1 under config"),
         (["--set", "model.use_bias=false"], "or --config model.use_bias=false on the command line"),
         (["--set", "loggers"], "--set takes KEY=VALUE, not 'loggers'"),
-        (["--set", "loggers=csv"], "loggers must be a list of csv or tensorboard, not 'csv'"),
+        (["--set", "loggers=csv"], "loggers must be a list, as [csv, {wandb: {project: poles}}], not 'csv'"),
         (["--set", "stop=5"], "stop must be key: value pairs, not 5"),
         (["--set", "config=5"], "config must be key: value pairs, not 5"),
         (["--set", "logger=[csv]"], "unknown setting 'logger'. Did you mean 'loggers'?"),
