@@ -12,11 +12,13 @@ import math
 import os
 import re
 import secrets
+import struct
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -111,8 +113,7 @@ class Tracker(ABC):
             return {}
         except (OSError, ValueError) as error:
             raise self._damaged() from error
-        is_valid = isinstance(state, dict) and re.fullmatch(r"[\w-]{1,128}", str(state.get("id", "")))
-        if not is_valid or type(state.get("iteration", 0)) is not int:
+        if not isinstance(state, dict) or not re.fullmatch(r"[\w-]{1,128}", str(state.get("id", ""))):
             raise self._damaged()
         return state
 
@@ -148,7 +149,7 @@ class WandbOptions(Settings):
 
 
 class Wandb(Tracker):
-    """Weights & Biases. Its files are in wandb/, its id and the last iteration in wandb.json."""
+    """Weights & Biases. Its files are in wandb/, its id is in wandb.json."""
 
     name = "wandb"
     remedy = "check the network and the API key, or use {wandb: {mode: offline}}"
@@ -181,19 +182,57 @@ class Wandb(Tracker):
         )
         self._run.config.update(context.settings, allow_val_change=True)  # a resumed run may have other settings
         self._run.define_metric("*", step_metric="timesteps_total")
-        sent: int = max(state.get("iteration", 0), self._run.step - 1 if mode == "online" else 0)
-        self._store_iteration(sent)
-        return sent
-
-    def _store_iteration(self, iteration: int) -> None:
-        self._store(id=self._run.id, url=self._run.url, iteration=iteration)
+        self._store(id=self._run.id, url=self._run.url)
+        self._files = context.folder / "wandb" if mode == "offline" else None
+        if not state:
+            return 0
+        if mode == "online":
+            return int(self._run.step) - 1  # the step is the iteration; W&B sets it to the next one
+        return self._last_in_files() if self._files else 0
 
     def _send(self, result: Mapping[str, Any]) -> None:
         self._run.log(numbers(result), step=result["training_iteration"], commit=True)
-        self._store_iteration(result["training_iteration"])
 
     def _disconnect(self) -> None:
         self._run.finish()
+        # Offline, finish() returns before the file is written. A run that is resumed at once reads it.
+        until = time.monotonic() + _FINISH_S
+        while self._files is not None and self._last_in_files() < self._sent and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _last_in_files(self) -> int:
+        assert self._files is not None
+        return max(iterations_in(self._files, self._run.id), default=0)
+
+
+_WANDB_HEADER, _BLOCK, _RECORD = 7, 32768, struct.Struct("<IHB")  # the format of LevelDB's logs
+
+
+def iterations_in(folder: Path, run_id: str) -> list[int]:
+    """The iterations in W&B's files of a run. If its process was killed, the last ones may be missing."""
+    from wandb.proto.wandb_internal_pb2 import Record as WandbRecord
+
+    found = []
+    for path in sorted(folder.glob(f"*/run-{run_id}.wandb")):
+        for data in _leveldb_records(path.read_bytes()):
+            items = WandbRecord.FromString(data).history.item
+            found += [int(json.loads(item.value_json)) for item in items if item.key == "training_iteration"]
+    return found
+
+
+def _leveldb_records(data: bytes) -> Iterator[bytes]:
+    """The complete records of a log. A record is cut into parts: none is in two blocks."""
+    at, record = _WANDB_HEADER, b""
+    while at + _RECORD.size <= len(data):
+        if (left := _BLOCK - at % _BLOCK) < _RECORD.size:
+            at += left
+            continue
+        _, length, part = _RECORD.unpack_from(data, at)
+        record += data[at + _RECORD.size : at + _RECORD.size + length]
+        at += _RECORD.size + length
+        if part in (1, 4) and at <= len(data):  # the only part, or the last one
+            yield record
+            record = b""
 
 
 class MlflowOptions(Settings):
