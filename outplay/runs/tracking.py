@@ -216,7 +216,8 @@ def iterations_in(folder: Path, run_id: str) -> list[int]:
     for path in sorted(folder.glob(f"*/run-{run_id}.wandb")):
         for data in _leveldb_records(path.read_bytes()):
             items = WandbRecord.FromString(data).history.item
-            found += [int(json.loads(item.value_json)) for item in items if item.key == "training_iteration"]
+            named = {item.key or "/".join(item.nested_key): item.value_json for item in items}
+            found += [int(named["training_iteration"])] if "training_iteration" in named else []
     return found
 
 
