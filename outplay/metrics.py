@@ -104,6 +104,8 @@ class EpisodeWindow:
         self.returns.clear()
         self.lengths.clear()
         self.running = None
+        for values in self.infos.values():
+            values.clear()
 
     def metrics(self) -> EpisodeMetrics:
         metrics = episode_metrics(self.returns, self.lengths)
