@@ -452,7 +452,7 @@ class AlgorithmConfig(Settings):
     info_metrics: Annotated[list[str], BeforeValidator(_unique_keys)] = Field(
         [],
         description="Keys of the environment's info: each is read at the end of an episode, and its mean is the metric "
-        "info/KEY_mean. a/b is info['a']['b'].",
+        "info/KEY_mean. a/b is b in a nested dict a.",
     )
     log_level: Literal["DEBUG", "INFO", "WARN", "WARNING", "ERROR"] = Field(
         "WARN", description="Least severe level of messages that are shown."

@@ -20,6 +20,8 @@ SLOW = {name for name in VECTORS if "differences" in name or "FIRE" in name}
 class Drawing:
     """A policy that draws its actions from the stream that it is given."""
 
+    sequence_length = None
+
     def __init__(self, space: spaces.Discrete) -> None:
         self.n = int(space.n) if isinstance(space, spaces.Discrete) else 2
         self.shape = space.shape or ()
@@ -33,6 +35,9 @@ class Drawing:
 
     def initial_state(self, lanes: int) -> dict[str, Any]:
         return {}
+
+    def with_rewards(self, state: Any, rewards: Any) -> Any:
+        return state
 
 
 def collected(group: EnvGroup, steps: int, complete: bool = False) -> Any:
