@@ -44,7 +44,7 @@ NOT_RUN = {
 # With many commands; `make test-all` runs them.
 LONG = (
     *("dqn.md", "pong.md", "checkpoints.md", "testing.md", "callbacks.md", "environments.md", "reproducibility.md"),
-    *("from-stable-baselines3.md", "concepts.md", "curriculum.md", "evaluation.md", "loggers.md"),
+    *("from-stable-baselines3.md", "from-rllib.md", "concepts.md", "curriculum.md", "evaluation.md", "loggers.md"),
 )
 SHORTER = {
     "outplay train cartpole-dqn": " --stop training_iteration=3",
