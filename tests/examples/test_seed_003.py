@@ -201,7 +201,8 @@ def test_the_model_describes_itself(trainer: DQN, capsys: pytest.CaptureFixture[
 COMMON = {
     "gamma": 0.99, "lr": 0.001, "train_batch_size": 200, "optimizer": {}, "env_task_fn": None, "framework": "torch",
     "explore": True, "exploration_config": {"type": "StochasticSampling"}, "evaluation_interval": None,
-    "evaluation_duration_unit": "episodes", "render_env": False, "record_env": False, "num_gpus": 0, "num_workers": 0, "log_level": "WARN", "env_config": {},
+    "evaluation_duration_unit": "episodes", "render_env": False, "record_env": False,
+    "num_gpus": 0, "num_workers": 0, "log_level": "WARN", "env_config": {},
 }  # fmt: skip
 OF_PPO = {
     "lr_schedule": None, "use_critic": True, "use_gae": True, "lambda_": 1.0, "kl_coeff": 0.2,
@@ -229,9 +230,9 @@ def test_all_settings_have_their_names_and_take_their_values() -> None:
         ({"evaluation_duration": None}, "evaluation_duration must be an integer of at least 1, not None"),
         (
             {"exploration_config": {"type": "EpsilonGreedy"}},
-            "EpsilonGreedy is for algorithms with Q-values: DQN; here: StochasticSampling",
+            "EpsilonGreedy is for algorithms with Q-values: DQN; here it is StochasticSampling",
         ),
-        ({"record_env": True}, "record_env: set evaluation_interval"),
+        ({"record_env": True}, "record_env needs evaluation_interval, the iterations between evaluations"),
         ({"num_gpus": 2}, "num_gpus must be an integer of at least 0 and at most 1, not 2"),
         ({"lr": {"grid_search": [0.01, 0.001]}}, "lr: grid_search is not supported; start one run per value"),
     ],
@@ -400,8 +401,8 @@ def test_names_of_the_new_api_stack_are_answered_with_the_name_on_the_page() -> 
 
 
 def test_the_pages_settings_exist() -> None:
-    for name in ("common setting", "PPO setting"):
-        for theirs, *_ in table(name):
+    for heading, prefix in (("common setting", ""), ("model setting", "model."), ("PPO setting", "")):
+        for theirs, *_ in table(heading):
             for setting in theirs.split(", "):
-                assert has_setting(PPO.Config, setting.rstrip("_")), setting
+                assert has_setting(PPO.Config, prefix + setting.rstrip("_")), setting
     assert validated(PPO.Config, {"lambda_": 0.5}, "here") == validated(PPO.Config, {"lambda": 0.5}, "here")
