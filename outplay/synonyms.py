@@ -167,7 +167,8 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "attention_init_gru_gate_bias": _row("–: the transformer has residual connections without gates"),  # R
     "attention_use_n_prev_actions": _row("model.lstm_use_prev_action: the last action"),  # R
     "attention_use_n_prev_rewards": _row("model.lstm_use_prev_reward: the last reward"),  # R
-    "burn_in_len": _row("–: no algorithm with a replay buffer trains recurrent networks"),  # R
+    "replay_burn_in": _row("burn_in_len"),  # R
+    "replay_sequence_length": _row("model.max_seq_len: steps of a sequence without burn_in_len"),  # R
     # environments and collecting
     "env_id": _row("env"),  # C
     "task": _row("env"),  # T

@@ -1,4 +1,7 @@
-"""DQN (Mnih et al. 2015) and its extensions: double, dueling, n-step, prioritized, distributional, noisy, Ape-X."""
+"""DQN (Mnih et al. 2015) and its extensions.
+
+Double, dueling, n-step, prioritized, distributional, noisy, Ape-X; R2D2 with a recurrent network.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from outplay.cudagraphs import Scalar
 from outplay.fragments import Fragment
 from outplay.learning import qlearning
 from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
+from outplay.learning.sequences import SequenceBatch
 from outplay.policies import Policy, QPolicy
 from outplay.settings import (
     LARGEST,
@@ -123,6 +127,8 @@ class DQNConfig(ReplayConfig):
 class DQNLearner(ReplayLearner[DQNConfig]):
     """Q-learning on minibatches from the replay buffer."""
 
+    supports_recurrence = True
+
     def __init__(self, policy: Policy, config: DQNConfig, frame_stack: int = 1) -> None:
         super().__init__(policy, config, frame_stack)
         self.set_exploration()
@@ -141,10 +147,12 @@ class DQNLearner(ReplayLearner[DQNConfig]):
             self.q_network.draw_noise(rng)
             self.target.network.draw_noise(rng)
 
-    def step(self, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.captured(self._step, batch, lr) if self.captures else self._step(batch, lr)
+    def step(self, batch: TransitionBatch | SequenceBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.captures and isinstance(batch, TransitionBatch):
+            return self.captured(self._step, batch, lr)
+        return self._step(batch, lr)
 
-    def _step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
+    def _step(self, batch: TransitionBatch | SequenceBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
         losses, errors, values = qlearning.losses(self.q_network, self.target.network, batch, self.config.double_q)
         loss = (losses * batch.weights).mean()
         norm = self.optimizer.step(loss, lr, self.config.grad_clip)

@@ -19,22 +19,28 @@ from outplay.errors import ConfigError
 from outplay.fragments import Batch, Fragment
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments, mean_metrics
 from outplay.learning.optimizers import check_norm
+from outplay.learning.sequences import BurnIn, SequenceBatch, same_length
 from outplay.learning.targets import TargetNetwork
 from outplay.masks import mask_sizes
 from outplay.policies import Policy
+from outplay.policies.recurrent import PREVIOUS
 from outplay.replay import (
+    Recurrence,
     Replay,
     ReplaySpec,
+    Sample,
     Segment,
+    Sequences,
     ShardedReplay,
-    Transitions,
     mask_leaf,
+    with_leaf,
     with_masks,
     with_missing_masks,
 )
 from outplay.replay.checking import ReplayState, check_counters, check_segment
 from outplay.schema import Counter, FiniteNumber, validated_part
-from outplay.settings import Fraction, NotNegative, Positive, Processes, at
+from outplay.settings import LARGEST, Fraction, NotNegative, Positive, Processes, at
+from outplay.spaces import Leaf, Leaves
 from outplay.streams import stream
 
 Array = np.ndarray
@@ -54,6 +60,11 @@ class ReplayConfig(AsyncConfig):
         0, description="Actors that share the replay buffer; 0 keeps it in the main process. Part of the result."
     )
     n_step: Positive = Field(1, description="n of the n-step return.")
+    burn_in_len: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        10,
+        description="Recurrent networks: steps before each sequence that only update the stored state (R2D2). The "
+        "start of an episode needs none.",
+    )
     prioritized_replay: bool = Field(
         False, description="Prioritized experience replay (Schaul et al. 2016); with async, true unless given."
     )
@@ -107,7 +118,7 @@ class ReplayLearner(Learner[C], ABC):
     """
 
     State: ClassVar[type[LearnerState]] = ReplayLearnerState
-    supports_recurrence = False  # the replay buffer draws single transitions
+    supports_recurrence = False  # a subclass whose `step` takes a SequenceBatch, too, sets it
 
     def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:
         self.targets: dict[str, TargetNetwork[Any]] = {}  # by the name of their tensor in checkpoints
@@ -116,8 +127,10 @@ class ReplayLearner(Learner[C], ABC):
         is_discrete = isinstance(policy.action_space, spaces.Discrete)
         self.has_masks = policy.spec.with_masks
         mask = (mask_leaf(sum(mask_sizes(policy.action_space))),) if self.has_masks else ()
+        self.recurrence, previous = recurrence_of(policy, config.burn_in_len)
+        self.has_previous = bool(previous)
         self.replay_spec = ReplaySpec(
-            policy.leaves + mask,
+            policy.leaves + previous + mask,
             config.buffer_size,
             config.n_step,
             config.gamma,
@@ -125,9 +138,11 @@ class ReplayLearner(Learner[C], ABC):
             alpha,
             action_shape=self.distribution.shape,
             num_actions=self.distribution.num_params if is_discrete else None,
+            recurrence=self.recurrence,
         )
         self.groups = dict(enumerate(config.group_sizes))
-        least = (config.fragment_length + config.n_step + frame_stack) * config.total_envs
+        spare = 0 if self.recurrence is None else self.recurrence.length  # in which a sequence starts
+        least = (config.fragment_length + self.replay_spec.span + spare + frame_stack) * config.total_envs
         if config.buffer_size < least:
             raise ConfigError(
                 f"buffer_size is {config.buffer_size}, less than one iteration fills; set it to at least {least}"
@@ -156,8 +171,11 @@ class ReplayLearner(Learner[C], ABC):
     # Learning.
 
     @abstractmethod
-    def step(self, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """One update on a minibatch: (gradient norm, metrics). The metric "errors" holds the TD error of each row."""
+    def step(self, batch: Any, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """One update on a minibatch: (gradient norm, metrics). The metric "errors" holds the TD error of each row.
+
+        `batch` is a TransitionBatch; for a recurrent network, a SequenceBatch.
+        """
 
     def before_update(self) -> None:
         """Called before each update."""
@@ -173,7 +191,8 @@ class ReplayLearner(Learner[C], ABC):
         for fragment in fragments:
             if self.replay.is_ready and self.replay.steps >= self.config.learning_starts:
                 self.owed += fragment.steps * self.config.training_intensity
-            stored = with_masks(fragment) if self.has_masks else fragment
+            stored = with_previous(fragment) if self.has_previous else fragment
+            stored = with_masks(stored) if self.has_masks else stored
             self.replay.add(stored, self.rewards(fragment), self.no_bootstrap(fragment))
 
     @property
@@ -189,7 +208,9 @@ class ReplayLearner(Learner[C], ABC):
         rngs = (stream(config.seed, "replay", number) for number in range(first, first + updates))
         for target in self.targets.values():
             target.copy_buffers()
-        for drawn in self.replay.draw(config.sgd_minibatch_size, rngs, beta):
+        size = config.sgd_minibatch_size
+        number = size if self.recurrence is None else max(1, size // self.recurrence.length)
+        for drawn in self.replay.draw(number, rngs, beta):
             self.before_update()
             norm, metrics = self.step(self.to_device(drawn), lr)
             errors = metrics.pop("errors")
@@ -206,7 +227,9 @@ class ReplayLearner(Learner[C], ABC):
         if self._metrics:  # on a GPU, norms have not been checked so far
             check_norm(float(self._metrics[-1]["grad_norm"]), lr)
 
-    def to_device(self, drawn: Transitions) -> TransitionBatch:
+    def to_device(self, drawn: Sample) -> TransitionBatch | SequenceBatch:
+        if isinstance(drawn, Sequences):
+            return self._sequences_to_device(drawn)
         leaves = len(self.policy.leaves)  # the mask is stored behind them
         masks = (drawn.observations[-1], drawn.next_observations[-1]) if self.has_masks else ()
         return TransitionBatch(
@@ -217,6 +240,35 @@ class ReplayLearner(Learner[C], ABC):
             self.tensor(drawn.discounts),
             self.tensor(drawn.weights),
             *(self.tensor(mask) for mask in masks),
+        )
+
+    def _sequences_to_device(self, drawn: Sequences) -> SequenceBatch:
+        assert self.recurrence is not None
+        leaves = len(self.policy.leaves)  # the previous action and reward are stored behind them, then the mask
+
+        def inputs(rows: Leaves) -> tuple[tuple[Tensor, ...], Tensor | None]:
+            return self.tensors(rows[:leaves]), self.tensor(rows[leaves]) if self.has_previous else None
+
+        memory = self.policy.memory(dict(zip(self.recurrence.initial, drawn.states, strict=True)))
+        memory.lengths = drawn.lengths
+        observations, memory.previous = inputs(drawn.observations)
+        burn_in = None
+        if drawn.burns_in.any():
+            chosen, (before, previous) = self.tensor(np.flatnonzero(drawn.burns_in)), inputs(drawn.burn_in)
+            burn_in = BurnIn(chosen, before, same_length(memory.state, chosen, self.recurrence.burn_in, previous))
+        steps = drawn.steps
+        following = steps + drawn.ahead
+        return SequenceBatch(
+            observations,
+            memory,
+            burn_in,
+            self.tensor(steps),
+            self.tensor(following),
+            self.tensor(drawn.actions),
+            self.tensor(drawn.rewards),
+            self.tensor(drawn.discounts),
+            self.tensor(drawn.weights),
+            self.tensor(drawn.observations[-1][following]) if self.has_masks else None,
         )
 
     def metrics(self) -> dict[str, float]:
@@ -308,3 +360,21 @@ class ReplayLearner(Learner[C], ABC):
     def _complete(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """With masks, which an older checkpoint does not have."""
         return with_missing_masks(arrays, self.replay_spec.leaves) if self.has_masks else arrays
+
+
+def recurrence_of(policy: Policy, burn_in: int) -> tuple[Recurrence | None, tuple[Leaf, ...]]:
+    """What the replay buffer stores of a recurrent policy: its states, and the previous action and reward as a leaf."""
+    if policy.sequence_length is None:
+        return None, ()
+    initial = {name: array[0] for name, array in policy.initial_state(1).items()}
+    previous = initial.pop(PREVIOUS, None)
+    leaf = () if previous is None else (Leaf((PREVIOUS,), spaces.Box(-np.inf, np.inf, previous.shape, np.float32)),)
+    return Recurrence(initial, policy.sequence_length, burn_in), leaf
+
+
+def with_previous(fragment: Fragment) -> Fragment:
+    """The Fragment with the previous action and reward as the last leaf of its observations."""
+    each, last = fragment.extras[PREVIOUS], fragment.last_policy_state[PREVIOUS]
+    return with_leaf(
+        fragment, each, last, fragment.final_states.get(PREVIOUS, np.zeros((0, *last.shape[1:]), np.float32))
+    )

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from outplay.learning.offpolicy import TransitionBatch
+from outplay.learning.sequences import SequenceBatch
 from outplay.policies import QNetwork, masked
+
+# Outputs of the network at the observations, those of the target network at the next observations, and the Q-values by
+# which the next actions are chosen.
+_Outputs = tuple[Tensor, Tensor, Tensor]
 
 
 def chosen(values: Tensor, actions: Tensor) -> Tensor:
@@ -69,15 +74,17 @@ def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Te
     return (weights * huber / kappa).mean(-1).sum(-1)
 
 
-def losses(network: QNetwork, target: QNetwork, batch: TransitionBatch, double: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss, TD error, Q-value of the action taken) of each transition, (B,) each."""
-    following = batch.next_observations
-    outputs = network(batch.observations)
+def losses(
+    network: QNetwork, target: QNetwork, batch: TransitionBatch | SequenceBatch, double: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(loss, TD error, Q-value of the action taken) of each transition, or each step of the sequences, (B,) each."""
+    if isinstance(batch, SequenceBatch):
+        outputs, after, best = _of_sequences(network, target, batch, double)
+    else:
+        outputs, after, best = _of_transitions(network, target, batch, double)
     taken = chosen(outputs, batch.actions)
     with torch.no_grad():
         values = chosen(network.expected(outputs), batch.actions)
-        after = target(following)
-        best = network.values(following) if double else target.expected(after)
         next_taken = chosen(after, masked(best, batch.next_mask).argmax(-1))
         if network.kind == "c51":
             goal = projected(network.atoms, next_taken.softmax(-1), batch.rewards, batch.discounts)
@@ -88,3 +95,20 @@ def losses(network: QNetwork, target: QNetwork, batch: TransitionBatch, double: 
         return each, (goal - taken.detach()).squeeze(-1), values
     each = cross_entropy(taken, goal) if network.kind == "c51" else quantile_huber(taken, goal)
     return each, each.detach(), values
+
+
+def _of_transitions(network: QNetwork, target: QNetwork, batch: TransitionBatch, double: bool) -> _Outputs:
+    outputs = network(batch.observations)
+    with torch.no_grad():
+        after = target(batch.next_observations)
+        best = network.values(batch.next_observations) if double else target.expected(after)
+    return outputs, after, best
+
+
+def _of_sequences(network: QNetwork, target: QNetwork, batch: SequenceBatch, double: bool) -> _Outputs:
+    """One pass of each network over all rows."""
+    outputs = batch.outputs(network)
+    with torch.no_grad():
+        after = batch.outputs(target)
+        best = network.expected(outputs) if double else target.expected(after)
+    return outputs[batch.steps], after[batch.following], best[batch.following]

@@ -25,8 +25,8 @@ PREVIOUS = "previous"  # in the state of a policy: the previous action and rewar
 class Memory:
     """How the rows of a batch form sequences, and the state before each sequence.
 
-    The rows of a sequence are adjacent and in time order. After a forward pass of sequences that have one row each,
-    `next_state` is the state after that row.
+    The rows of a sequence are adjacent and in time order. After a forward pass of sequences that have the same number
+    of rows, `next_state` is the state after their last row.
     """
 
     state: State
@@ -77,7 +77,7 @@ class Core(nn.Module):
         begins = np.cumsum(memory.lengths) - memory.lengths
         # (L, S): row of each step. Padding repeats the last row; its outputs are not used.
         padded = torch.from_numpy(begins + np.minimum(steps[:, None], memory.lengths - 1)).to(rows.device)
-        outputs, _ = self(rows[padded], memory.state)
+        outputs, memory.next_state = self(rows[padded], memory.state)
         # Sequence by sequence, without the padding.
         valid = torch.from_numpy(steps < memory.lengths[:, None]).to(rows.device)
         return outputs.transpose(0, 1)[valid]  # type: ignore[no-any-return]

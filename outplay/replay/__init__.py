@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from outplay.replay.masks import mask_leaf, with_masks, with_missing_masks
+from outplay.replay.masks import mask_leaf, with_leaf, with_masks, with_missing_masks
 from outplay.replay.priorities import PrioritizedReplay, ReplaySpec, SumTree
-from outplay.replay.ring import Replay, Segment, Sequences, Transitions
+from outplay.replay.ring import Replay, Sample, Segment, Transitions
+from outplay.replay.sequences import Recurrence, Sequences
 from outplay.replay.shards import ShardedReplay
 
 __all__ = [
     "PrioritizedReplay",
+    "Recurrence",
     "Replay",
     "ReplaySpec",
+    "Sample",
     "Segment",
     "Sequences",
     "ShardedReplay",
     "SumTree",
     "Transitions",
     "mask_leaf",
+    "with_leaf",
     "with_masks",
     "with_missing_masks",
 ]

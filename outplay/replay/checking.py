@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -47,7 +47,9 @@ def check_counters(
         if priorities is not None:
             rows = priorities.size // lanes
             check_array(arrays, f"priorities.{group}", (rows * lanes,), np.dtype(np.float64))
-            if not (np.isfinite(priorities) & (priorities > 0)).all():
+            # Where no sequence starts, priorities are 0.
+            positive = priorities > 0 if spec.recurrence is None else priorities >= 0
+            if not (np.isfinite(priorities) & positive).all():
                 raise ValueError(f"replay: priorities.{group} must be finite and more than 0")
     if unknown := [segment.name for segment in segments if segment.group not in groups]:
         raise ValueError(f"replay: the segment {unknown[0]} belongs to no EnvGroup")
@@ -86,8 +88,14 @@ def check_segment(spec: ReplaySpec, lanes: int, name: str, arrays: Mapping[str, 
     follows = starts | (began == np.concatenate([earlier, began[:-1]]))
     if not (follows & (began >= 0) & (began <= times)).all():
         raise ValueError(f"replay/{name}: the beginnings of episodes do not follow from each other")
-    _check_kept(spec, name, arrays, "firsts", starts if spec.stack > 1 else np.zeros(shape, bool))
-    _check_kept(spec, name, arrays, "finals", arrays["truncated"] & ~arrays["terminated"])
+    seen = [(leaf.shape, leaf.dtype) for leaf in spec.leaves]
+    _check_kept(name, arrays, "firsts", seen, starts if spec.stack > 1 else np.zeros(shape, bool))
+    _check_kept(name, arrays, "finals", seen, arrays["truncated"] & ~arrays["terminated"])
+    if spec.recurrence is not None:
+        state = [(array.shape, array.dtype) for array in spec.recurrence.initial.values()]
+        there = _check_kept(name, arrays, "states", state, np.zeros(shape, bool))
+        if (there != there[:, :1]).any():
+            raise ValueError(f"replay/{name}: states of some lanes are missing")
     last: Array = began[-1]
     return last
 
@@ -95,8 +103,14 @@ def check_segment(spec: ReplaySpec, lanes: int, name: str, arrays: Mapping[str, 
 _DTYPES = {"rewards": np.float32, "terminated": bool, "truncated": bool, "began": np.int64}
 
 
-def _check_kept(spec: ReplaySpec, name: str, arrays: Mapping[str, Array], kind: str, needed: Array) -> None:
-    """The observations that are kept apart: those of all `needed` steps (T, E) are there."""
+def _check_kept(
+    name: str,
+    arrays: Mapping[str, Array],
+    kind: str,
+    parts: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+    needed: Array,
+) -> Array:
+    """What is kept apart has parts of these shapes. All `needed` steps (T, E) are there; returns which are."""
     segment = Segment.named(name)
     keys = arrays.get(f"{kind}.keys", np.zeros((0, 2)))
     check_array(arrays, f"{kind}.keys", (len(keys), 2), np.dtype(np.int64))
@@ -107,5 +121,6 @@ def _check_kept(spec: ReplaySpec, name: str, arrays: Mapping[str, Array], kind: 
     there[at, lanes] = True
     if (needed & ~there).any():
         raise ValueError(f"replay/{name}: {kind} are missing")
-    for i, leaf in enumerate(spec.leaves if len(keys) else ()):
-        check_array(arrays, f"{kind}.{i}", (len(keys), *leaf.shape), leaf.dtype)
+    for i, (shape, dtype) in enumerate(parts if len(keys) else ()):
+        check_array(arrays, f"{kind}.{i}", (len(keys), *shape), dtype)
+    return there

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from outplay.fragments import Fragment
-from outplay.replay.ring import Replay, Transitions
+from outplay.replay.ring import Replay, Sample, Segment
+from outplay.replay.sequences import Recurrence
 from outplay.spaces import Leaf
 
 Array = np.ndarray
 
 _LEAST_PRIORITY = 1e-6
+_SHARE_OF_MAX = 0.9  # η of R2D2: the priority of a sequence is η · max + (1 − η) · mean of its TD errors
 _BLOCK, _FEW_BLOCKS = 16, 4096  # measured
 
 
@@ -82,7 +84,10 @@ class SumTree:
 
 
 class PrioritizedReplay(Replay):
-    """Samples steps in proportion to priority^α. New steps get the highest priority so far."""
+    """Samples transitions or sequences in proportion to priority^α. New ones get the highest priority so far.
+
+    The priority of each is stored at the place of its first step.
+    """
 
     def __init__(self, *arguments: Any, alpha: float = 0.6, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -96,12 +101,13 @@ class PrioritizedReplay(Replay):
         super().add(fragment, rewards, over)
         oldest, newest = int(self.oldest[lane]), int(self.newest[lane])
         # Steps that can no longer be sampled get priority 0; those that now can, the highest.
-        old, new = self._places(lanes, range(gone, oldest)), self._places(lanes, range(max(known, oldest), newest))
+        old = self._places(lanes, np.arange(gone, oldest))
+        new = self._places(lanes, self.starts(lanes, range(max(known, oldest), newest)))
         values = np.concatenate([np.zeros(len(old)), np.full(len(new), self.highest**self.alpha)])
         self._set_places(np.concatenate([old, new]), values)
 
-    def _places(self, lanes: slice, times: range) -> Array:
-        slots = np.arange(times.start, times.stop) % self.slots
+    def _places(self, lanes: slice, times: Array) -> Array:
+        slots = times % self.slots
         return (slots[:, None] * self.lanes + np.arange(lanes.start, lanes.stop)).ravel()
 
     def _set_places(self, places: Array, values: Array) -> None:
@@ -111,28 +117,30 @@ class PrioritizedReplay(Replay):
 
     def _set(self, lanes: slice, times: range, priorities: Array) -> None:
         if len(times):
-            self.tree.set(self._places(lanes, times), priorities)
+            self.tree.set(self._places(lanes, np.arange(times.start, times.stop)), priorities)
 
     def holdings(self) -> tuple[int, float]:
         return len(self), self.tree.total
 
-    def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Transitions:
+    def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Sample:
         """Stratified sampling, with importance weights (1 / (steps · probability))^β, normalised by the largest."""
         return relative(self.part(number, rng, beta, 1.0, len(self)))
 
-    def part(self, number: int, rng: np.random.Generator, beta: float, share: float, steps: int) -> Transitions:
+    def part(self, number: int, rng: np.random.Generator, beta: float, share: float, steps: int) -> Sample:
         masses = (np.arange(number) + rng.random(number)) / number * self.tree.total
         places = self.tree.find(masses)
         slots, lanes = places // self.lanes, places % self.lanes
         last = self.added[lanes] - 1
         chances = share * (self.tree[places] / self.tree.total)
-        return self.transitions(last - (last - slots) % self.slots, lanes, (steps * chances) ** -beta)
+        return self.starting_at(last - (last - slots) % self.slots, lanes, (steps * chances) ** -beta)
 
     def update(self, places: Array, errors: Array) -> None:
         """Set priorities to the absolute TD errors. If an index occurs twice, its last error counts.
 
-        Steps that can no longer be sampled keep priority 0.
+        The rows of a sequence have the same index. Steps that can no longer be sampled keep priority 0.
         """
+        if self.recurrence is not None:
+            places, errors = _by_sequence(places, np.abs(errors))
         there = self.tree[places] > 0
         priorities = np.abs(errors[there]).astype(np.float64) + _LEAST_PRIORITY
         self.highest = max(self.highest, float(priorities.max(initial=0.0)))
@@ -141,7 +149,7 @@ class PrioritizedReplay(Replay):
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         state, arrays = super().state()
         for group, lanes in self._lanes_of.items():
-            times = range(int(self.oldest[lanes.start]), int(self.newest[lanes.start]))
+            times = np.arange(self.oldest[lanes.start], self.newest[lanes.start])
             arrays[f"priorities.{group}"] = self.tree[self._places(lanes, times)]
         return state, arrays
 
@@ -151,14 +159,36 @@ class PrioritizedReplay(Replay):
             oldest, newest = int(self.oldest[lanes.start]), int(self.newest[lanes.start])
             saved, since = arrays.get(f"priorities.{group}", np.zeros(0)), int(state["oldest"][str(group)])
             until = min(newest, since + len(saved) // (lanes.stop - lanes.start))
-            # Steps without a saved priority get the highest.
-            self._set(lanes, range(oldest, newest), np.array(self.highest**self.alpha))
+            if self.recurrence is None:  # steps without a saved priority get the highest; see also `write`
+                self._set(lanes, range(oldest, newest), np.array(self.highest**self.alpha))
             begin = max(oldest, since)
             rows = saved.reshape(-1, lanes.stop - lanes.start)[begin - since : until - since]
             self._set(lanes, range(begin, until), rows.ravel())
 
+    def write(self, name: str, arrays: dict[str, Array]) -> None:
+        """Where sequences start is known with the segments."""
+        super().write(name, arrays)
+        if self.recurrence is None:
+            return
+        segment = Segment.named(name)
+        lanes = self._lanes_of[segment.group]
+        oldest, newest = int(self.oldest[lanes.start]), int(self.newest[lanes.start])
+        times = range(max(oldest, segment.begin), min(newest, segment.end))
+        places = self._places(lanes, self.starts(lanes, times))
+        places = places[self.tree[places] == 0]
+        self.tree.set(places, np.array(self.highest**self.alpha))
 
-def relative(drawn: Transitions) -> Transitions:
+
+def _by_sequence(places: Array, errors: Array) -> tuple[Array, Array]:
+    """(places of the sequences, their priorities) from the absolute TD errors of their steps."""
+    unique, sequence = np.unique(places, return_inverse=True)
+    largest = np.zeros(len(unique))
+    np.maximum.at(largest, sequence, errors)
+    mean = np.bincount(sequence, errors) / np.bincount(sequence)
+    return unique, _SHARE_OF_MAX * largest + (1 - _SHARE_OF_MAX) * mean
+
+
+def relative(drawn: Sample) -> Sample:
     """With importance weights normalised by the largest."""
     return replace(drawn, weights=(drawn.weights / drawn.weights.max()).astype(np.float32))
 
@@ -175,7 +205,14 @@ class ReplaySpec:
     alpha: float | None = None  # priority exponent; None: uniform sampling
     action_shape: tuple[int, ...] = ()
     num_actions: int | None = None  # of a Discrete space
+    recurrence: Recurrence | None = None  # of a recurrent policy
+
+    @property
+    def span(self) -> int:
+        """The number of steps that are needed after a sampled one."""
+        return self.n_step if self.recurrence is None else self.recurrence.span
 
     def make(self, groups: Mapping[int, int]) -> Replay:
-        arguments = (self.leaves, groups, self.capacity, self.n_step, self.gamma, self.stack, self.action_shape)
+        settings = (self.capacity, self.n_step, self.gamma, self.stack, self.action_shape, self.recurrence)
+        arguments = (self.leaves, groups, *settings)
         return Replay(*arguments) if self.alpha is None else PrioritizedReplay(*arguments, alpha=self.alpha)

@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outplay.fragments import Fragment
+from outplay.replay.sequences import Recurrence, Sequences, sequences
 from outplay.replay.undo import Undo
 from outplay.spaces import Leaf, Leaves
 
 Array = np.ndarray
-Kept = list[OrderedDict[int, Leaves]]  # for each lane, observations by step number
+Kept = list[OrderedDict[int, Leaves]]  # for each lane, observations or states by step number
 
 _SEGMENT_BYTES = 16_000_000
 _NAME = re.compile(r"([0-9]{4,6})-([0-9]{10,15})-([0-9]{10,15})(-open)?")
@@ -44,16 +45,7 @@ class Transitions:
     places: Array  # (B,): indices into the buffer, for priority updates
 
 
-@dataclass
-class Sequences:
-    """B sequences of L consecutive steps, for recurrent policies."""
-
-    observations: Leaves  # (L, B, …)
-    actions: Array
-    rewards: Array
-    terminated: Array
-    truncated: Array
-    episode_start: Array  # (L, B): the recurrent state is reset here
+Sample = Transitions | Sequences
 
 
 class Segment(NamedTuple):
@@ -81,14 +73,15 @@ def is_stacked(leaf: Leaf, stack: int) -> bool:
     return stack > 1 and leaf.is_image and leaf.shape[0] == stack
 
 
-def drawable(first: Array, added: Array, slots: int | Array, stack: int, n_step: int) -> tuple[Array, Array, Array]:
+def drawable(first: Array, added: Array, slots: int | Array, stack: int, span: int) -> tuple[Array, Array, Array]:
     """Step numbers per lane: the oldest step in the buffer; the range of steps that can be sampled, [oldest, newest).
 
-    `added` is the number of steps added so far, `first` the oldest step that was loaded from a checkpoint.
+    `added` is the number of steps added so far, `first` the oldest step that was loaded from a checkpoint. `span` is
+    the number of steps that are needed after a sampled one.
     """
     kept = np.maximum(first, added - slots)
     oldest = np.where(kept > 0, np.minimum(kept + stack - 1, added), 0)
-    return kept, oldest, np.maximum(oldest, added - n_step)
+    return kept, oldest, np.maximum(oldest, added - span)
 
 
 class Replay:
@@ -99,7 +92,8 @@ class Replay:
     >>> transitions = replay.sample(32, rng)
 
     `groups` maps the index of each EnvGroup to its number of lanes. With `stack`, image observations are stacks of that
-    many frames, and each frame is stored once: 1,000,000 steps of Atari (84 × 84 × 4) take 7.1 GB.
+    many frames, and each frame is stored once: 1,000,000 steps of Atari (84 × 84 × 4) take 7.1 GB. With `recurrence`,
+    recurrent states are stored, too, and sequences are sampled that start where there is one.
     """
 
     def __init__(
@@ -111,6 +105,7 @@ class Replay:
         gamma: float = 0.99,
         stack: int = 1,
         action_shape: tuple[int, ...] = (),
+        recurrence: Recurrence | None = None,
     ) -> None:
         self.leaves = leaves
         self.lanes = sum(groups.values())
@@ -118,6 +113,8 @@ class Replay:
         self.n_step = n_step
         self.gamma = gamma
         self.stack = stack
+        self.recurrence = recurrence
+        self.span = n_step if recurrence is None else recurrence.span
         self.added = np.zeros(self.lanes, np.int64)  # steps added per lane
         self.first = np.zeros(self.lanes, np.int64)  # the oldest step loaded from a checkpoint
         self.highest = 1.0  # the highest priority so far, with prioritized replay
@@ -140,6 +137,10 @@ class Replay:
         # First observations of episodes, if frames are stacked; final observations of truncated episodes.
         self.firsts: Kept = [OrderedDict() for _ in range(self.lanes)]
         self.finals: Kept = [OrderedDict() for _ in range(self.lanes)]
+        self.states: Kept = [OrderedDict() for _ in range(self.lanes)]  # recurrent states, where sequences can start
+        self._kept = {"firsts": (self.firsts, len(leaves)), "finals": (self.finals, len(leaves))}
+        if recurrence is not None:
+            self._kept["states"] = (self.states, len(recurrence.initial))
         self.last = tuple(
             np.zeros((self.lanes, *leaf.shape), leaf.dtype) for leaf in leaves
         )  # the observation after the newest step
@@ -147,16 +148,30 @@ class Replay:
 
     def _count(self) -> None:
         """Update the range of steps that can be sampled: `oldest` (inclusive) to `newest` (exclusive)."""
-        self.kept, self.oldest, self.newest = drawable(self.first, self.added, self.slots, self.stack, self.n_step)
-        self._up_to = np.cumsum(self.newest - self.oldest)
+        self.kept, self.oldest, self.newest = drawable(self.first, self.added, self.slots, self.stack, self.span)
+        counts = self.newest - self.oldest
+        if self.recurrence is not None:
+            self._starts: list[Array] = []  # by lane
+            for lanes in self._lanes_of.values():
+                times = range(int(self.oldest[lanes.start]), int(self.newest[lanes.start]))
+                self._starts += [self.starts(lanes, times)] * (lanes.stop - lanes.start)
+            counts = np.array([len(times) for times in self._starts])
+        self._up_to = np.cumsum(counts)
+
+    def starts(self, lanes: slice, times: range) -> Array:
+        """Those of the steps `times` of an EnvGroup at which a transition or a sequence can start."""
+        if self.recurrence is None:
+            return np.arange(times.start, times.stop)
+        recorded = np.fromiter(self.states[lanes.start], np.int64)
+        return recorded[(recorded >= times.start) & (recorded < times.stop)]
 
     @property
     def is_ready(self) -> bool:
-        """Whether at least one step can be sampled."""
+        """Whether at least one transition or sequence can be sampled."""
         return len(self) > 0
 
     def __len__(self) -> int:
-        """How many steps can be sampled."""
+        """How many transitions or sequences can be sampled."""
         return int(self._up_to[-1])
 
     @property
@@ -167,7 +182,7 @@ class Replay:
     def add(self, fragment: Fragment, rewards: Array | None = None, over: Array | None = None) -> None:
         """Add a Fragment, overwriting the oldest steps. `rewards` and `over` (terminated) replace its own."""
         lanes, steps = self._lanes_of[fragment.group], len(fragment.rewards)
-        assert steps + self.n_step + self.stack <= self.slots
+        assert steps + self.span + self.stack <= self.slots
         before = int(self.added[lanes.start])
         if self.undo.is_on:
             self._keep_for_undo(fragment.group, steps)
@@ -198,12 +213,15 @@ class Replay:
         for i, (step, lane) in enumerate(zip(fragment.final_steps, fragment.final_lanes, strict=True)):
             final = tuple(leaf[i].copy() for leaf in fragment.final_observations)
             self.finals[lanes.start + int(lane)][before + int(step)] = final
+        for step, state in () if self.recurrence is None else self.recurrence.recorded(fragment):
+            for lane in range(lanes.stop - lanes.start):
+                self.states[lanes.start + lane][before + step] = tuple(array[lane].copy() for array in state)
         for kept_last, values in zip(self.last, fragment.last_observations, strict=True):
             kept_last[lanes] = values
         self.added[lanes] += steps
         self._next[fragment.group] = fragment.number + 1
         self._count()
-        for kept in (*self.firsts[lanes], *self.finals[lanes]):
+        for kept in (by_step for by_lane, _ in self._kept.values() for by_step in by_lane[lanes]):
             while kept and next(iter(kept)) < before + steps - self.slots:
                 kept.popitem(last=False)
 
@@ -223,7 +241,7 @@ class Replay:
         self.undo.keep_parts([(store, (slots, lanes)) for store in stores])
         self.undo.keep_parts([(array, lanes) for array in (*self.last, self.added)])
         self.undo.keep(functools.partial(self._next.__setitem__, group, self._next[group]))
-        for kept in (self.firsts, self.finals):
+        for kept, _ in self._kept.values():
             self.undo.keep(functools.partial(kept.__setitem__, lanes, [by_step.copy() for by_step in kept[lanes]]))
 
     def _seal(self, fragment: Fragment, lanes: slice, before: int) -> Array:
@@ -244,28 +262,39 @@ class Replay:
 
     # Sampling.
 
-    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Transitions]:
+    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Sample]:
         """One minibatch for each random generator."""
         for rng in rngs:
             yield self.sample(number, rng, beta)
 
-    def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Transitions:  # noqa: ARG002
-        """Sample `number` transitions; `beta` matters with prioritized replay only."""
+    def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Sample:  # noqa: ARG002
+        """Sample `number` transitions or sequences; `beta` matters with prioritized replay only."""
         drawn = rng.integers(0, len(self), number)
         lanes = np.searchsorted(self._up_to, drawn, "right")
-        return self.transitions(self.newest[lanes] - self._up_to[lanes] + drawn, lanes, np.ones(number, np.float32))
+        back = self._up_to[lanes] - drawn  # counted from the newest
+        if self.recurrence is None:
+            times = self.newest[lanes] - back
+        else:
+            times = np.array([self._starts[lane][-n] for lane, n in zip(lanes, back, strict=True)])
+        return self.starting_at(times, lanes, np.ones(number, np.float32))
 
     def holdings(self) -> tuple[int, float]:
-        """(number of steps that can be sampled, sum of their priorities); without priorities each counts 1."""
+        """(number of transitions or sequences, sum of their priorities); without priorities each counts 1."""
         return len(self), float(len(self))
 
-    def part(self, number: int, rng: np.random.Generator, beta: float, share: float, steps: int) -> Transitions:  # noqa: ARG002
+    def part(self, number: int, rng: np.random.Generator, beta: float, share: float, steps: int) -> Sample:  # noqa: ARG002
         """The part of a minibatch that comes from this shard.
 
-        `share` is this shard's share of the minibatch, `steps` the number of steps in all shards. Importance weights
-        are not normalised yet.
+        `share` is this shard's share of the minibatch, `steps` the number of transitions or sequences in all shards.
+        Importance weights are not normalised yet.
         """
         return self.sample(number, rng)
+
+    def starting_at(self, times: Array, lanes: Array, weights: Array) -> Sample:
+        """The transitions or sequences that start at these steps."""
+        if self.recurrence is None:
+            return self.transitions(times, lanes, weights)
+        return sequences(self, self.recurrence, times, lanes, weights)
 
     def transitions(self, times: Array, lanes: Array, weights: Array) -> Transitions:
         """The transitions that start at these steps."""
@@ -327,25 +356,6 @@ class Replay:
             found.append(stacked)
         return tuple(found)
 
-    def sequences(self, number: int, length: int, rng: np.random.Generator) -> Sequences:
-        """Random sequences; they may cross episode boundaries."""
-        choices = np.maximum(0, self.added - length + 1 - self.oldest)
-        up_to = np.cumsum(choices)
-        drawn = rng.integers(0, up_to[-1], number)
-        lanes = np.searchsorted(up_to, drawn, "right")
-        begins = self.oldest[lanes] + choices[lanes] - up_to[lanes] + drawn
-        times = begins + np.arange(length)[:, None]
-        slots, beside = times % self.slots, np.broadcast_to(lanes, times.shape)
-        flat = self.observations_at(times.ravel(), beside.ravel())
-        return Sequences(
-            tuple(leaf.reshape(length, number, *leaf.shape[1:]) for leaf in flat),
-            self.actions[slots, beside],
-            self.rewards[slots, beside],
-            self.terminated[slots, beside],
-            self.truncated[slots, beside],
-            self.began[slots, beside] == times,
-        )
-
     def update(self, places: Array, errors: Array) -> None:
         """Update priorities by TD errors; uniform sampling ignores them."""
 
@@ -391,10 +401,11 @@ class Replay:
         stores = {f"observations.{i}": store for i, store in enumerate(self.observations)}
         stores |= {name: getattr(self, name) for name in _COLUMNS}
         arrays = {name: store[slots, lanes] for name, store in stores.items()}
-        for name, kept in (("firsts", self.firsts[lanes]), ("finals", self.finals[lanes])):
+        for name, (by_lane, parts) in self._kept.items():
+            kept = by_lane[lanes]
             keys = [(t, lane) for lane, by_step in enumerate(kept) for t in by_step if segment.begin <= t < segment.end]
             arrays[f"{name}.keys"] = np.array(keys, np.int64).reshape(-1, 2)
-            for i in range(len(self.leaves) if keys else 0):
+            for i in range(parts if keys else 0):
                 arrays[f"{name}.{i}"] = np.stack([kept[lane][t][i] for t, lane in keys])
         return arrays
 
@@ -420,10 +431,10 @@ class Replay:
             store[slots, lanes] = arrays[f"observations.{i}"][since:]
         for name in _COLUMNS:
             getattr(self, name)[slots, lanes] = arrays[name][since:]
-        for name, kept in (("firsts", self.firsts), ("finals", self.finals)):
+        for name, (kept, parts) in self._kept.items():
             for row, (step, lane) in enumerate(arrays[f"{name}.keys"].tolist()):
-                found = tuple(arrays[f"{name}.{i}"][row].copy() for i in range(len(self.leaves)))
-                kept[lanes.start + lane][step] = found
+                kept[lanes.start + lane][step] = tuple(arrays[f"{name}.{i}"][row].copy() for i in range(parts))
+        self._count()
 
 
 def _pieces(begin: int, end: int, slots: int) -> Iterable[tuple[int, int]]:

@@ -16,7 +16,7 @@ from outplay.engine.remote import ActorHandle, remote
 from outplay.errors import ActorDiedError, RunError
 from outplay.fragments import Fragment
 from outplay.replay.priorities import ReplaySpec, relative
-from outplay.replay.ring import Segment, Transitions, drawable
+from outplay.replay.ring import Sample, Segment, drawable
 
 Array = np.ndarray
 
@@ -33,7 +33,7 @@ class ReplayShard:
     def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.replay, method)(*arguments)
 
-    def part(self, *arguments: Any) -> tuple[Transitions, float]:
+    def part(self, *arguments: Any) -> tuple[Sample, float]:
         """As `Replay.part`, with the sum of all priorities."""
         return self.replay.part(*arguments), self.replay.holdings()[1]
 
@@ -85,8 +85,10 @@ class ShardedReplay:
     def is_ready(self) -> bool:
         groups = list(self._added)
         first, added, slots = (np.array([of[g] for g in groups]) for of in (self._first, self._added, self._slots))
-        _, oldest, newest = drawable(first, added, slots, self._spec.stack, self._spec.n_step)
-        return bool((newest > oldest).any())
+        _, oldest, newest = drawable(first, added, slots, self._spec.stack, self._spec.span)
+        # Of so many steps, at least one has a recurrent state.
+        enough = 1 if self._spec.recurrence is None else self._spec.recurrence.length
+        return bool((newest - oldest >= enough).any())
 
     def remember(self) -> Callable[[], None]:
         """As `Replay.remember`. Calls reach an actor in order, so pending ones are undone, too."""
@@ -105,7 +107,7 @@ class ShardedReplay:
         self._tell(self._shard_of(fragment.group), "add", fragment, rewards, over)
         self._added[fragment.group] += len(fragment.rewards)
 
-    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Transitions]:
+    def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Sample]:
         steps, masses = 0, np.zeros(len(self._shards))
         asked: deque[dict[int, Ref]] = deque()
         for rng in rngs:
@@ -129,7 +131,7 @@ class ShardedReplay:
             for shard in np.flatnonzero(counts).tolist()
         }
 
-    def _received(self, parts: dict[int, Ref], masses: Array) -> Transitions:
+    def _received(self, parts: dict[int, Ref], masses: Array) -> Sample:
         """Join the parts of a minibatch, and update `masses`: the sum of priorities in each shard."""
         drawn = []
         for shard, ref in parts.items():
@@ -177,7 +179,7 @@ class ShardedReplay:
         _result(_call(self._shard_of(Segment.named(name).group), "write", name, arrays))
 
 
-def joined(parts: list[Transitions]) -> Transitions:
+def joined(parts: list[Sample]) -> Sample:
     """Concatenate the parts of a minibatch."""
     if len(parts) == 1:
         return parts[0]
@@ -188,7 +190,7 @@ def joined(parts: list[Transitions]) -> Transitions:
             return tuple(np.concatenate(leaves) for leaves in zip(*values, strict=True))
         return np.concatenate(values)
 
-    return Transitions(**{field.name: together(field.name) for field in fields(Transitions)})
+    return type(parts[0])(**{field.name: together(field.name) for field in fields(parts[0])})
 
 
 def _call(shard: ActorHandle, method: str, *arguments: Any) -> Ref:
