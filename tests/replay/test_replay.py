@@ -1,4 +1,4 @@
-"""Replay: n-step returns by hand, frames stored once, sequences, lanes at their own pace."""
+"""Replay: n-step returns by hand, frames stored once, lanes at their own pace."""
 
 from __future__ import annotations
 
@@ -79,17 +79,6 @@ def test_a_million_steps_of_atari_fit_into_8_gigabytes() -> None:
     replay = Replay(leaves(gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)), {0: 16}, 1_000_000, stack=4)
     arrays = (*replay.observations, replay.actions, replay.rewards, replay.terminated, replay.truncated, replay.began)
     assert sum(array.nbytes for array in arrays) < 8e9
-
-
-def test_sequences_are_steps_in_a_row() -> None:
-    replay = Replay(NUMBERS, {0: 1}, 30)
-    replay.add(numbered(0, 20, starts=[0, 7], terminated=[6]))
-    drawn = replay.sequences(50, 6, np.random.default_rng(0))
-    assert drawn.observations[0].shape == (6, 50, 1)
-    begins = drawn.observations[0][0, :, 0]
-    assert np.array_equal(drawn.observations[0][..., 0], begins + np.arange(6)[:, None])
-    assert np.array_equal(drawn.episode_start, np.isin(drawn.observations[0][..., 0], (0, 7)))
-    assert {0.0, 14.0} <= set(begins.tolist())
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**16))
