@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outplay import A2C, DQN, PG, PPO, ConfigError
+from outplay.algorithms.dqn import DQNLearner
 from outplay.config import ModelConfig
 from outplay.envs.examples import RepeatAfterMe
 from outplay.fragments import Batch, join
@@ -215,6 +216,12 @@ def test_every_core_and_on_policy_algorithm_learns_to_remember(core: str, algori
     assert learned(model, algorithm, 40_000 if algorithm is PPO else 150_000, lr=lr) > 60
 
 
-def test_an_algorithm_with_a_replay_buffer_refuses_recurrent_networks() -> None:
-    with pytest.raises(ConfigError, match="DQN cannot train recurrent networks"):
-        DQN(env=RepeatAfterMe, config={"num_workers": 0, "model": {"use_lstm": True}})
+def test_an_algorithm_that_learns_from_transitions_refuses_recurrent_networks() -> None:
+    class Transitions(DQNLearner):
+        supports_recurrence = False
+
+    class Own(DQN):
+        Learner = Transitions
+
+    with pytest.raises(ConfigError, match="Own cannot train recurrent networks; use PPO, A2C, PG or DQN"):
+        Own(env=RepeatAfterMe, config={"num_workers": 0, "model": {"use_lstm": True}})
