@@ -78,7 +78,9 @@ class ReplayConfig(AsyncConfig):
     def _check_replay(self) -> ReplayConfig:
         if self.batch_mode != "truncate_episodes":
             name = type(self).__name__.removesuffix("Config")
-            raise ValueError(f"batch_mode: {name} learns from single steps; leave it truncate_episodes")
+            raise ValueError(
+                f"batch_mode: {name} learns from single steps or short sequences; leave it truncate_episodes"
+            )
         if self.replay_shards > self.num_groups:
             raise ValueError(f"replay_shards is {self.replay_shards}, but there are only {self.num_groups} EnvGroups")
         if self.learning_starts > self.buffer_size:

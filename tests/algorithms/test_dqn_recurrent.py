@@ -138,6 +138,12 @@ def test_a_resumed_run_goes_on_exactly(
         second.restore(path)
         train(second, 5)
         assert learned(second) == expected
+    shorter = {"burn_in_len": 6, "model": model(max_seq_len=4)}
+    with trainer(Maze, **{**PROMISED, **config, **shorter}) as third:
+        third.restore(path)
+        updates = learner_of(third).updates
+        train(third, 5)
+        assert learner_of(third).updates > updates
 
 
 def contents(replay: Any) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import pytest
 
 from outplay.fragments import Fragment
 from outplay.replay import Recurrence, Replay, ReplaySpec, Sequences
-from tests.replay.fragments import NUMBERS, numbered, steps_of, stored
+from outplay.replay.checking import check_segment
+from tests.replay.fragments import IMAGES, NUMBERS, numbered, steps_of, stored
 
 INITIAL = {"h": np.full(2, -1.0, np.float32)}
 
@@ -161,6 +162,32 @@ def test_what_was_saved_comes_back_and_what_is_undone_too(alpha: float | None, m
         add(other, 90, np.random.default_rng(5))
     assert drawn(replay, 0) == drawn(again, 0)
     assert replay.state()[0] == again.state()[0]
+
+
+def test_frames_are_stacked_again() -> None:
+    replay = Replay(IMAGES, {0: 1}, 40, stack=3, recurrence=Recurrence(INITIAL, 4, 2))
+    replay.add(with_states(steps_of(0, 0, 20, np.random.default_rng(0), lanes=1, images=True), 0, 4))
+    drawn = at(replay, 4)  # burn-in that ends with an episode, and the next episode, which is truncated after step 9
+    assert drawn.observations[0][:, :, 0, 0].tolist() == [
+        [5, 5, 5], [5, 5, 6], [5, 6, 7], [6, 7, 8], [7, 8, 9], [8, 9, 10]
+    ]  # fmt: skip
+    assert drawn.observations[0][-1].tolist() == replay.finals[0][9][0].tolist()
+    assert at(replay, 12).burn_in[0][:, :, 0, 0].tolist() == [[10, 11, 12], [11, 12, 13]]
+
+
+def test_states_of_a_damaged_checkpoint_are_refused() -> None:
+    spec = ReplaySpec(NUMBERS, 60, recurrence=Recurrence(INITIAL, 4, 2))
+    replay = spec.make({0: 2})
+    replay.add(with_states(steps_of(0, 0, 20, np.random.default_rng(0)), 0, 4))
+    [(name, arrays)] = stored(replay).items()
+    check_segment(spec, 2, name, arrays, None)
+    for damage, message in (
+        ({"states.0": arrays["states.0"][:, :1]}, "states.0"),
+        ({"states.0": arrays["states.0"][1:], "states.keys": arrays["states.keys"][1:]}, "states of some lanes"),
+        ({"states.keys": arrays["states.keys"] + 100}, "a step that is not in it"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_segment(spec, 2, name, {**arrays, **damage}, None)
 
 
 def test_the_priority_of_a_sequence() -> None:
