@@ -23,6 +23,7 @@ BASICS = (
     "masks",
     "sequences",
     "config",
+    "groups",
     "conditions",
     "settings",
     "metrics",

@@ -10,8 +10,9 @@ import torch
 from pydantic import Field
 
 from outplay.algorithms.algorithm import Algorithm
-from outplay.config import AlgorithmConfig, OptimizerConfig
+from outplay.config import AlgorithmConfig
 from outplay.fragments import Batch
+from outplay.groups import OptimizerConfig
 from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, explained_variance
 from outplay.learning.optimizers import ParameterGroup, check_norm
 from outplay.policies import masked

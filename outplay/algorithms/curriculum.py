@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outplay.conditions import flattened
-from outplay.config import AlgorithmConfig, CurriculumConfig
+from outplay.config import AlgorithmConfig
 from outplay.envs import GroupState, Probe
 from outplay.envs.tasks import task_layer
 from outplay.errors import CallbackError, ConfigError, EnvError
 from outplay.fragments import Fragment
+from outplay.groups import CurriculumConfig
 from outplay.imports import import_object
 from outplay.metrics import Result
 from outplay.settings import plain

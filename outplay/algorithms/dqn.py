@@ -12,9 +12,10 @@ from pydantic import Field, FiniteFloat, model_validator
 from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
-from outplay.config import AlgorithmConfig, ExplorationConfig
+from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Scalar
 from outplay.fragments import Fragment
+from outplay.groups import ExplorationConfig
 from outplay.learning import qlearning
 from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
 from outplay.learning.sequences import SequenceBatch

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from outplay.config import AlgorithmConfig, ModelConfig
+from outplay.config import AlgorithmConfig
 from outplay.envs import import_folders
 from outplay.errors import CheckpointError, ConfigError
+from outplay.groups import ModelConfig
 from outplay.imports import import_object
 
 TASK_FUNCTION = "env_task_fn"

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from outplay.collect import RolloutSpec
-from outplay.config import AlgorithmConfig, EvaluationConfig, ModelConfig
+from outplay.config import AlgorithmConfig
 from outplay.envs import EnvSpec, Probe, env_name, find_env, import_path, probe_env
 from outplay.errors import ConfigError, shortened
+from outplay.groups import EvaluationConfig, ModelConfig
 from outplay.policies import Policy, PolicySpec
 from outplay.sequences import Reading
 

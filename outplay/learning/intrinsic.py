@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from outplay.config import ModelConfig
+from outplay.groups import ModelConfig
 from outplay.policies.network import Network
 from outplay.settings import NotNegative, Positive, Settings
 from outplay.spaces import Leaf

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outplay.config import OptimizerConfig
 from outplay.errors import RunError
+from outplay.groups import OptimizerConfig
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from outplay.config import ModelConfig
 from outplay.errors import ConfigError
+from outplay.groups import ModelConfig
 from outplay.policies.network import Network
 from outplay.policies.recurrent import Memory
 from outplay.spaces import Leaf

@@ -7,8 +7,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from outplay.config import ModelConfig
 from outplay.errors import ConfigError
+from outplay.groups import ModelConfig
 from outplay.memory import check_parameters
 from outplay.policies.pooling import SequencePool
 from outplay.sequences import Padded

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from outplay.config import ModelConfig
 from outplay.errors import ConfigError
+from outplay.groups import ModelConfig
 from outplay.memory import check_parameters
 from outplay.policies.custom import CustomCore, CustomEncoder, FlatEncoder, is_recurrent, make_model
 from outplay.policies.encoder import Encoder, Normalisers, embedding_leaf, image_layout, is_normalisable

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from outplay import spaces
-from outplay.config import ModelConfig
+from outplay.groups import ModelConfig
 from outplay.policies.recurrent import PREVIOUS
 
 Array = np.ndarray

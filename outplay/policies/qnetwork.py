@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outplay.config import ModelConfig
 from outplay.errors import ConfigError
+from outplay.groups import ModelConfig
 from outplay.memory import check_parameters
 from outplay.policies.network import Network
 from outplay.policies.recurrent import Memory

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outplay.config import ModelConfig
+from outplay.groups import ModelConfig
 from outplay.memory import check_parameters
 
 Array = np.ndarray

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from outplay.config import ModelConfig
+from outplay.groups import ModelConfig
 from outplay.policies.policy import Policy
 from outplay.policies.scaling import ActionScaling
 

@@ -8,15 +8,8 @@ from dataclasses import dataclass, replace
 from pydantic.fields import FieldInfo
 
 from outplay.algorithms import find_algorithm
-from outplay.config import (
-    AlgorithmConfig,
-    CurriculumConfig,
-    EvaluationConfig,
-    Experiment,
-    ExplorationConfig,
-    ModelConfig,
-    OptimizerConfig,
-)
+from outplay.config import AlgorithmConfig, Experiment
+from outplay.groups import CurriculumConfig, EvaluationConfig, ExplorationConfig, ModelConfig, OptimizerConfig
 from outplay.registry import algorithms
 from outplay.settings import Settings, default_in_words, has_setting, type_in_words
 from outplay.synonyms import Synonym, counterpart

@@ -17,8 +17,8 @@ import pytest
 import outplay
 from outplay import A2C, DQN, PG, PPO, Algorithm, CallbackError, ConfigError, EnvError, TaskSettableEnv
 from outplay.algorithms.curriculum import Level, next_level
-from outplay.config import CurriculumConfig
 from outplay.envs.examples import Maze
+from outplay.groups import CurriculumConfig
 from tests import probes
 
 SMALL = {

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from outplay.algorithms import find_algorithm
 from outplay.cli import main
-from outplay.config import AlgorithmConfig, ModelConfig, OptimizerConfig
+from outplay.config import AlgorithmConfig
 from outplay.errors import OutplayError
+from outplay.groups import ModelConfig, OptimizerConfig
 from outplay.registry import algorithms
 from outplay.runs.experiments import experiment, load_file
 from outplay.runs.loading import make_algorithm

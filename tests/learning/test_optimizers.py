@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from outplay.config import OptimizerConfig
+from outplay.groups import OptimizerConfig
 from outplay.learning.optimizers import Optimizer, ParameterGroup
 
 

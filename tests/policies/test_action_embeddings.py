@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from outplay import DQN, PG, PPO, ConfigError
-from outplay.config import ModelConfig
+from outplay.groups import ModelConfig
 from outplay.policies import ActorCritic, QNetwork, QOptions
 from outplay.spaces import leaves
 

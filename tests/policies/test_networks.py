@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from outplay.config import ModelConfig
 from outplay.errors import ConfigError
+from outplay.groups import ModelConfig
 from outplay.policies import Policy, PolicySpec, QPolicy
 from outplay.policies.dense import Dense
 from outplay.policies.qnetwork import QOptions

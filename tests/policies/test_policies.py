@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from outplay.config import ModelConfig
 from outplay.errors import CheckpointError, ConfigError, EnvError
+from outplay.groups import ModelConfig
 from outplay.policies import ActionScaling, Policy, PolicySpec, QPolicy
 from outplay.spaces import check_action_space, empty, leaves, split
 

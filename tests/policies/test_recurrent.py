@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from outplay import A2C, DQN, PG, PPO, ConfigError
 from outplay.algorithms.dqn import DQNLearner
-from outplay.config import ModelConfig
 from outplay.envs.examples import RepeatAfterMe
 from outplay.fragments import Batch, join
+from outplay.groups import ModelConfig
 from outplay.learning.onpolicy import OnPolicyLearner
 from outplay.policies.recurrent import Attention, Core, Memory, make_core
 from tests import probes

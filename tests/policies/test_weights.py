@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from outplay import PPO
-from outplay.config import ModelConfig
+from outplay.groups import ModelConfig
 from outplay.policies import Policy, PolicySpec, QPolicy, Weights
 from outplay.policies.flat import flatten, ranges
 from tests import probes
