@@ -84,7 +84,7 @@ def test_an_iteration_that_is_rolled_back_keeps_the_evaluation(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(iteration, "_update_task", interrupted)
+            patch.setattr(iteration.curriculum, "update", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 trainer.train()
         assert evaluations(trainer, 6 - trainer.iteration) == later(sequential[0])

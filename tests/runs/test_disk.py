@@ -413,10 +413,11 @@ SINK = """
 import resource, sys
 from pathlib import Path
 from outplay import RunError
-from outplay.runs.sinks import Csv, TensorBoard
+from outplay.runs.sinks import Csv, NoOptions, SinkContext, TensorBoard
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-sink = Csv(Path("progress.csv"), []) if sys.argv[1] == "csv" else TensorBoard(Path("tensorboard"), 40)
+kind = Csv if sys.argv[1] == "csv" else TensorBoard
+sink = kind(SinkContext(Path.cwd(), "x", {}, [], 40), NoOptions())
 try:
     for step in range(100):
         sink.write({"timesteps_total": step, "learner": {"kl": 0.1, f"figure{step // 10}": 1.0}})

@@ -163,7 +163,7 @@ def test_an_exception_in_the_with_block_unlocks_the_run(results: Path) -> None:
         ({"name": "x", "logger": ["csv"]}, "run: unknown setting 'logger'. Did you mean 'loggers'"),
         ({"name": "x", "env": "CartPole-v1"}, "run: env is an argument of the trainer itself, not of its run"),
         ({"name": "x", "stop": {"evaluation/episode_return_mean": 1}}, "needs evaluation_interval"),
-        ({"name": "x", "callbacks": ["nowhere:X"]}, "no module 'nowhere' for the callback"),
+        ({"name": "x", "callbacks": ["nowhere:X"]}, "no module 'nowhere' for callbacks"),
     ],
 )
 def test_a_wrong_run_is_one_sentence_and_leaves_no_folder(results: Path, run: Any, sentence: str) -> None:
