@@ -98,7 +98,7 @@ def test_its_code_runs(document: Path, tmp_path: Path, run_script: Callable[...,
     }
     program = []
     for language, text in blocks(document):
-        assert language in ("python", "sh", "yaml", "text"), f"{document.name} has a block of {language}"
+        assert language in ("python", "sh", "yaml", "text", "toml"), f"{document.name} has a block of {language}"
         if language == "sh":
             for command in commands(text):
                 result = subprocess.run(

@@ -105,9 +105,7 @@ def _in_one_line(space: Any) -> str:
 def check_recurrence(policy: Policy, algorithm: str, supports_recurrence: bool) -> None:
     """Raise ConfigError if the network is recurrent and the algorithm cannot train such networks."""
     if policy.network.core is not None and not supports_recurrence:
-        raise ConfigError(
-            f"model: {algorithm} cannot train recurrent networks; use PPO, A2C, PG or DQN, or frame_stack"
-        )
+        raise ConfigError(f"model: {algorithm} cannot train recurrent networks; use another algorithm, or frame_stack")
 
 
 def warn_about_environment(env: str, probe: Probe) -> None:

@@ -63,6 +63,15 @@ def shared_memory() -> set[str]:
     return {name for name in names if name.startswith(("outplay", "psm_", "torch_"))}
 
 
+def with_children(pid: int) -> list[psutil.Process]:
+    """A process and its children; none if it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_nothing_is_left(ending: str, tmp_path: Path) -> None:
     before = shared_memory()
@@ -76,9 +85,7 @@ def test_nothing_is_left(ending: str, tmp_path: Path) -> None:
         if ending.startswith(("ctrl-c", "kill")):  # two actors and two tasks run, and perhaps the driver's child
             until(lambda: len(psutil.Process(int(hub)).children()) >= 4)
             until(lambda: "forked" not in ending or len(psutil.Process(int(driver)).children()) == 2)
-        processes = [psutil.Process(int(pid)) for pid in (hub, *pids) if psutil.pid_exists(int(pid))]
-        with_children = {child for process in processes for child in process.children(recursive=True)}
-        processes = list({*processes, *with_children})
+        processes = list({process for pid in (hub, *pids) for process in with_children(int(pid))})
         if ending.startswith("ctrl-c"):
             os.kill(int(driver), signal.SIGINT)
         elif ending.startswith("kill"):

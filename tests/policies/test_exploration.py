@@ -41,6 +41,7 @@ def test_the_temperature_follows_its_schedule() -> None:
         assert trainer.train()["learner"]["temperature"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exploration", [{"type": "SoftQ", "temperature": 0.1}, {"type": "Random"}])
 def test_dqn_learns_with_it(exploration: dict[str, Any]) -> None:
     """The greedy policy walks right and stays there, whatever explored: a reward in most of the 20 steps."""

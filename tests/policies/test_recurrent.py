@@ -223,5 +223,5 @@ def test_an_algorithm_that_learns_from_transitions_refuses_recurrent_networks() 
     class Own(DQN):
         Learner = Transitions
 
-    with pytest.raises(ConfigError, match="Own cannot train recurrent networks; use PPO, A2C, PG or DQN"):
+    with pytest.raises(ConfigError, match="Own cannot train recurrent networks; use another algorithm"):
         Own(env=RepeatAfterMe, config={"num_workers": 0, "model": {"use_lstm": True}})

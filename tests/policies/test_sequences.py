@@ -127,7 +127,10 @@ def test_the_order_of_characters_matters() -> None:
     assert not torch.allclose(first, second)
 
 
-@pytest.mark.parametrize(("algorithm", "kind", "pooling"), [(PPO, "boxes", "mean_max"), (DQN, "choices", "attention")])
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "pooling"),
+    [(PPO, "boxes", "mean_max"), pytest.param(DQN, "choices", "attention", marks=pytest.mark.slow)],
+)
 def test_it_learns_from_objects(algorithm: type[Any], kind: str, pooling: str) -> None:
     config = {
         **FAST[algorithm],
