@@ -186,7 +186,7 @@ class Replay:
         before = int(self.added[lanes.start])
         if self.undo.is_on:
             self._keep_for_undo(fragment.group, steps)
-        times = before + np.arange(steps)
+        times = np.arange(before, before + steps)
         starts = fragment.episode_start.copy()
         starts[0] |= self._seal(fragment, lanes, before)
         started = np.where(starts, times[:, None], -1)
@@ -221,9 +221,11 @@ class Replay:
         self.added[lanes] += steps
         self._next[fragment.group] = fragment.number + 1
         self._count()
-        for kept in (by_step for by_lane, _ in self._kept.values() for by_step in by_lane[lanes]):
-            while kept and next(iter(kept)) < before + steps - self.slots:
-                kept.popitem(last=False)
+        overwritten = before + steps - self.slots
+        for by_lane, _ in self._kept.values() if overwritten > 0 else ():
+            for kept in by_lane[lanes]:
+                while kept and next(iter(kept)) < overwritten:
+                    kept.popitem(last=False)
 
     def remember(self) -> Callable[[], None]:
         """A function that undoes all additions and priority updates from now on."""
@@ -250,12 +252,16 @@ class Replay:
         That happens if environments were restarted, could not be rebuilt exactly, or a Fragment was lost in a failure.
         """
         slot = (before - 1) % self.slots
+        elsewhere = np.full(lanes.stop - lanes.start, fragment.number != self._next[fragment.group])
+        for last, seen in zip(self.last, fragment.observations, strict=True) if before > 0 else ():
+            differs = last[lanes] != seen[0]
+            if differs.any():
+                elsewhere |= differs.reshape(len(elsewhere), -1).any(1)
+        anew = fragment.episode_start[0] | elsewhere
+        if not anew.any():
+            return elsewhere
         open_ended = ~(self.terminated[slot, lanes] | self.truncated[slot, lanes]) & (before > self.first[lanes])
-        elsewhere = np.full(len(open_ended), fragment.number != self._next[fragment.group])
-        for last, seen in zip(self.last, fragment.observations, strict=True):
-            elsewhere |= (last[lanes] != seen[0]).reshape(len(elsewhere), -1).any(1) & (before > 0)
-        sealed = open_ended & (fragment.episode_start[0] | elsewhere)
-        for lane in (lanes.start + np.flatnonzero(sealed)).tolist():
+        for lane in (lanes.start + np.flatnonzero(open_ended & anew)).tolist():
             self.truncated[slot, lane] = True
             self.finals[lane][before - 1] = tuple(leaf[lane].copy() for leaf in self.last)
         return elsewhere
