@@ -142,15 +142,19 @@ class OptimizerConfig(Settings):
     momentum: Fraction = Field(0.0, description="SGD: momentum.")
 
 
+_FOR_ACTORS = (
+    "needs an algorithm with deterministic continuous actions, such as DDPG, and there is none; use PPO for continuous "
+    "actions, which samples them"
+)
 # The types of exploration that other algorithms and libraries have, and what they are for.
 _EXPLORATION = {
     "StochasticSampling": "samples from the policy's action distribution: for PPO, A2C and PG",
     "EpsilonGreedy": "is for algorithms with Q-values: DQN",
     "SoftQ": "is for algorithms with Q-values: DQN",
     "Random": "is for algorithms that learn from the actions of any policy: DQN",
-    "GaussianNoise": "is for policies with deterministic continuous actions, which no algorithm has yet",
-    "OrnsteinUhlenbeckNoise": "is for policies with deterministic continuous actions, which no algorithm has yet",
-    "ParameterNoise": "is not implemented; DQN has noisy networks (noisy: true)",
+    "GaussianNoise": _FOR_ACTORS,
+    "OrnsteinUhlenbeckNoise": _FOR_ACTORS,
+    "ParameterNoise": "is for algorithms with Q-values: DQN",
 }
 
 

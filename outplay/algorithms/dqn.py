@@ -1,6 +1,6 @@
 """DQN (Mnih et al. 2015) and its extensions.
 
-Double, dueling, n-step, prioritized, distributional, noisy, Ape-X; R2D2 with a recurrent network.
+Double, dueling, n-step, prioritized, distributional, noisy, Ape-X; R2D2 with a recurrent network; parameter noise.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Scalar
 from outplay.fragments import Fragment
 from outplay.groups import ExplorationConfig
-from outplay.learning import qlearning
-from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
+from outplay.learning import parameternoise, qlearning
+from outplay.learning.learner import JsonAndTensors
+from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, ReplayLearnerState, TransitionBatch
+from outplay.learning.parameternoise import AdaptiveNoise
 from outplay.learning.sequences import SequenceBatch
 from outplay.policies import Policy, QPolicy
 from outplay.settings import (
@@ -34,20 +36,28 @@ from outplay.settings import (
 )
 from outplay.streams import stream
 
+# Settings of exploration that only one type has.
+_ONLY_FOR = {"temperature": "SoftQ", "temperature_schedule": "SoftQ", "initial_stddev": "ParameterNoise"}
 _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018
 
 
 class QExplorationConfig(ExplorationConfig):
     """Exploration by Q-values. With `async`, the defaults are those of Ape-X: a constant ε of 0.4, a spread of 7."""
 
-    type: Literal["EpsilonGreedy", "SoftQ", "Random"] = Field(  # type: ignore[assignment]
+    type: Literal["EpsilonGreedy", "SoftQ", "ParameterNoise", "Random"] = Field(  # type: ignore[assignment]
         "EpsilonGreedy",
         description="EpsilonGreedy: a random action with probability ε. SoftQ: an action with probability ∝ "
-        "exp(Q/temperature). Random: all actions are random.",
+        "exp(Q/temperature). ParameterNoise: EpsilonGreedy with noise on the network's parameters. Random: all actions "
+        "are random.",
     )
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(1.0, description="SoftQ: temperature.")
     temperature_schedule: Schedule | None = Field(
         None, description="SoftQ: temperature as [[step, value], …], linearly interpolated; replaces temperature."
+    )
+    initial_stddev: Annotated[float, Field(ge=parameternoise.LEAST, le=parameternoise.MOST)] = Field(
+        1.0,
+        description="ParameterNoise: initial standard deviation σ of the noise; adapted so that the noise changes the "
+        "policy as much as the present ε does.",
     )
     initial_epsilon: Fraction = Field(1.0, description="Initial ε.")
     final_epsilon: Fraction = Field(0.05, description="Final ε.")
@@ -67,6 +77,16 @@ class QExplorationConfig(ExplorationConfig):
     def _check_temperature(self) -> Self:
         if self.temperature_schedule and min(value for _, value in self.temperature_schedule) <= 0:
             raise ValueError("temperature_schedule: all temperatures must be greater than 0")
+        return self
+
+    @model_validator(mode="after")
+    def _check_type(self) -> Self:
+        for name, kind in _ONLY_FOR.items():
+            if self.type != kind and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"exploration_config.{name} is for type {kind}, and the type is {self.type}; leave {name} out, or "
+                    f"set the type to {kind}"
+                )
         return self
 
     def values(self, timesteps: int) -> dict[str, float]:
@@ -125,9 +145,14 @@ class DQNConfig(ReplayConfig):
         return self
 
 
+class DQNState(ReplayLearnerState):
+    stddev: Annotated[float, Field(ge=parameternoise.LEAST, le=parameternoise.MOST)] | None = None  # ParameterNoise
+
+
 class DQNLearner(ReplayLearner[DQNConfig]):
     """Q-learning on minibatches from the replay buffer."""
 
+    State = DQNState
     supports_recurrence = True
 
     def __init__(self, policy: Policy, config: DQNConfig, frame_stack: int = 1) -> None:
@@ -138,6 +163,10 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         assert isinstance(self.policy, QPolicy)
         self.q_network = self.policy.q_network
         self.target = self.add_target("target", self.q_network, self.policy.flat)
+        exploration = self.config.exploration_config
+        self.noise: AdaptiveNoise | None = None
+        if exploration.type == "ParameterNoise":
+            self.noise = AdaptiveNoise(self.q_network, self.policy.flat, exploration.initial_stddev)
 
     def start_iteration(self) -> None:
         self.set_exploration()  # loaded weights may carry the ε of another run
@@ -149,9 +178,16 @@ class DQNLearner(ReplayLearner[DQNConfig]):
             self.target.network.draw_noise(rng)
 
     def step(self, batch: TransitionBatch | SequenceBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
+        measured = {} if self.noise is None else {"noise_kl": self._adapt(self.noise, batch)}
         if self.captures and isinstance(batch, TransitionBatch):
-            return self.captured(self._step, batch, lr)
-        return self._step(batch, lr)
+            norm, metrics = self.captured(self._step, batch, lr)
+        else:
+            norm, metrics = self._step(batch, lr)
+        return norm, {**metrics, **measured}
+
+    def _adapt(self, noise: AdaptiveNoise, batch: TransitionBatch | SequenceBatch) -> Tensor:
+        rng = stream(self.config.seed, "parameter noise of an update", self.updates)
+        return noise.adapt(batch, self.policy.exploration["epsilon"], rng)
 
     def _step(self, batch: TransitionBatch | SequenceBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
         losses, errors, values = qlearning.losses(self.q_network, self.target.network, batch, self.config.double_q)
@@ -163,13 +199,30 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         super().take(fragments, timesteps)
         self.set_exploration()
 
+    def learn(self, updates: int) -> None:
+        super().learn(updates)
+        self.set_exploration()
+
     def metrics(self) -> dict[str, float]:
-        return {**self.policy.exploration, **super().metrics()}
+        metrics = {**self.policy.exploration, **super().metrics()}
+        metrics.pop("noise_key", None)
+        return metrics
 
     def set_exploration(self) -> None:
-        """Set the policy's ε, or its temperature, to the value of its schedule at the current step."""
+        """Set the policy's ε, or its temperature, to the value of its schedule at the current step; and its σ."""
         values = self.config.exploration_config.values(self.timesteps)
+        if self.noise is not None:
+            values |= {"stddev": self.noise.stddev, "noise_key": float(self.timesteps)}
         self.policy.exploration = {"epsilon": 0.0} if self.config.noisy else values
+
+    def state_without_replay(self) -> JsonAndTensors:
+        state, tensors = super().state_without_replay()
+        return state if self.noise is None else {**state, "stddev": self.noise.stddev}, tensors
+
+    def load_without_replay(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().load_without_replay(state, tensors)
+        if self.noise is not None and state.get("stddev") is not None:  # None: a run with another type of exploration
+            self.noise.stddev = float(state["stddev"])
 
 
 class DQN(Algorithm[DQNConfig]):

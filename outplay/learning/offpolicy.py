@@ -270,7 +270,7 @@ class ReplayLearner(Learner[C], ABC):
             self.tensor(drawn.rewards),
             self.tensor(drawn.discounts),
             self.tensor(drawn.weights),
-            self.tensor(drawn.observations[-1][following]) if self.has_masks else None,
+            *(self.tensor(drawn.observations[-1][rows]) for rows in ((steps, following) if self.has_masks else ())),
         )
 
     def metrics(self) -> dict[str, float]:
@@ -287,7 +287,7 @@ class ReplayLearner(Learner[C], ABC):
 
     def rollback_point(self) -> Callable[[], None]:
         """The replay buffer is not copied: from now on it keeps an undo log."""
-        restore_rest = self.restorer(*self._state_without_replay(), self._load_without_replay)
+        restore_rest = self.restorer(*self.state_without_replay(), self.load_without_replay)
         replay, metrics = self._replay, list(self._metrics)
         restore_replay = None if replay is None else replay.remember()
 
@@ -304,12 +304,13 @@ class ReplayLearner(Learner[C], ABC):
         for target in self.targets.values():
             target.reset()
 
-    def _state_without_replay(self) -> JsonAndTensors:
+    def state_without_replay(self) -> JsonAndTensors:
+        """What `state` returns, but the replay buffer. A subclass with more state extends it."""
         state, tensors = super().state()
         return {**state, "updates": self.updates, "owed": self.owed, "timesteps": self.timesteps}, tensors
 
     def state(self) -> JsonAndTensors:
-        state, tensors = self._state_without_replay()
+        state, tensors = self.state_without_replay()
         replay, arrays = self.replay.state()
         state |= {"replay": replay, "groups": list(self.groups.values())}
         return state, {**tensors, **{f"replay.{name}": self.tensor(array).cpu() for name, array in arrays.items()}}
@@ -330,14 +331,15 @@ class ReplayLearner(Learner[C], ABC):
         if checked.groups == list(self.groups.values()):
             check_counters(self.replay_spec, self.groups, checked.replay, self._saved(tensors), segments)
 
-    def _load_without_replay(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def load_without_replay(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Restore what `state_without_replay` returned."""
         super().load(state, tensors, {})
         self.updates, self.owed, self.timesteps = int(state["updates"]), float(state["owed"]), int(state["timesteps"])
         for name, target in self.targets.items():
             target.flat.copy_(tensors[name])
 
     def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
-        self._load_without_replay(state, tensors)
+        self.load_without_replay(state, tensors)
         self._replay = None
         if state["groups"] != list(self.groups.values()):  # the environments start anew: so does the replay buffer
             self.owed = 0.0

@@ -74,6 +74,13 @@ def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Te
     return (weights * huber / kappa).mean(-1).sum(-1)
 
 
+def values(network: QNetwork, batch: TransitionBatch | SequenceBatch) -> Tensor:
+    """Q-values of all actions at the observations of a minibatch, (B, A). Those of forbidden actions are -1e30."""
+    if isinstance(batch, SequenceBatch):
+        return masked(network.expected(batch.outputs(network))[batch.steps], batch.mask)
+    return masked(network.values(batch.observations), batch.mask)
+
+
 def losses(
     network: QNetwork, target: QNetwork, batch: TransitionBatch | SequenceBatch, double: bool
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -36,7 +36,8 @@ class SequenceBatch:
     rewards: Tensor  # (R,): n-step
     discounts: Tensor  # (R,): of the bootstrapped value: γ^m, 0 after a termination
     weights: Tensor  # (R,)
-    next_mask: Tensor | None = None  # (R, n): actions allowed at `following`; None without action masks
+    mask: Tensor | None = None  # (R, n): actions allowed at `steps`; None without action masks
+    next_mask: Tensor | None = None  # (R, n): actions allowed at `following`
 
     def outputs(self, network: Network) -> Tensor:
         """The network's outputs for all rows. No gradient flows through the burn-in."""

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from outplay.errors import EnvError
 from outplay.policies.network import Network
+from outplay.policies.perturbing import perturb, perturbable
 from outplay.policies.policy import Policy
 from outplay.policies.qnetwork import QNetwork, QOptions
 from outplay.policies.recurrent import Memory
 from outplay.policies.spec import PolicySpec
-from outplay.spaces import in_one_line
+from outplay.spaces import Leaves, in_one_line
+from outplay.streams import stream
 
 Array = np.ndarray
 
@@ -28,6 +30,9 @@ class QPolicy(Policy):
 
     While it explores, lane i of N takes a random action with probability ε^(1 + spread · i/(N − 1)). ε comes with the
     Weights. All lanes have the same ε if `epsilon_spread` is 0; Ape-X uses 7 (Horgan et al. 2018).
+
+    If a "stddev" comes with the Weights, too, a copy of the policy with perturbed parameters explores (Plappert et al.
+    2018). Its noise is a function of the seed and of "noise_key". The parameters of the policy itself have no noise.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -37,8 +42,13 @@ class QPolicy(Policy):
             )
         self._options: QOptions = spec.options or QOptions()
         self._epsilons: Array | None = None  # ε of each lane
+        self._perturbed: QPolicy | None = None  # the copy that explores; made when first needed
+        self._is_perturbed = False  # whether the copy has the present weights, with noise
         super().__init__(spec)
         self.exploration = {"epsilon": 0.0}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_perturbed": None, "_is_perturbed": False}
 
     @staticmethod
     def options_from(config: Any) -> QOptions:
@@ -53,11 +63,44 @@ class QPolicy(Policy):
     def for_lanes(self, first: int, number: int, total: int) -> Self:
         """A copy with the ε of these lanes, which shares the network. Valid until the next Weights."""
         shared = copy.copy(self)
+        if "stddev" in self.exploration:
+            shared._perturbed = self._exploring().for_lanes(first, number, total)
+            return shared
         if "epsilon" not in self.exploration:
             return shared
         exponents = 1.0 + self._options.epsilon_spread * np.arange(first, first + number) / max(1, total - 1)
         shared._epsilons = self.exploration["epsilon"] ** exponents
         return shared
+
+    def act(
+        self,
+        observations: Leaves,
+        state: dict[str, Array],
+        mask: Array | None,
+        explore: bool,
+        rng: np.random.Generator,
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        if explore and "stddev" in self.exploration:
+            return self._exploring().act(observations, state, mask, explore, rng)
+        return super().act(observations, state, mask, explore, rng)
+
+    def _exploring(self) -> QPolicy:
+        """The copy with perturbed parameters. While the weights are not frozen, they may change: then it is renewed."""
+        if self._perturbed is not None and self._is_perturbed and self.network.is_frozen:
+            return self._perturbed
+        if self._perturbed is None:
+            self._perturbed = copy.deepcopy(self)
+        weights = self.snapshot(self.version, everything=True)
+        rng = stream(self.spec.seed, "parameter noise", int(weights.exploration.pop("noise_key")))
+        stddev = weights.exploration.pop("stddev")
+        perturb(torch.from_numpy(weights.flat), perturbable(self.network), stddev, rng)
+        self._perturbed.load(weights)
+        self._is_perturbed = True
+        return self._perturbed
+
+    def _freeze(self) -> None:
+        super()._freeze()
+        self._is_perturbed = False
 
     def _before_acting(self, explore: bool, rng: np.random.Generator) -> None:
         if self._options.noisy:

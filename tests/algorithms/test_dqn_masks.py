@@ -32,6 +32,7 @@ def checked(fragments: list[Fragment]) -> None:
 EXPLORATION: dict[str, dict[str, Any]] = {
     "softmax": {"exploration_config": {"type": "SoftQ", "temperature": 1e35}},
     "at random": {"exploration_config": {"type": "Random"}},
+    "parameter noise": {"exploration_config": {"type": "ParameterNoise", "initial_epsilon": 0.1}},
 }
 ALL = {**SWITCHES, **EXPLORATION}
 

@@ -42,7 +42,10 @@ def test_the_temperature_follows_its_schedule() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exploration", [{"type": "SoftQ", "temperature": 0.1}, {"type": "Random"}])
+@pytest.mark.parametrize(
+    "exploration",
+    [{"type": "SoftQ", "temperature": 0.1}, {"type": "Random"}, {"type": "ParameterNoise", "epsilon_timesteps": 500}],
+)
 def test_dqn_learns_with_it(exploration: dict[str, Any]) -> None:
     """The greedy policy walks right and stays there, whatever explored: a reward in most of the 20 steps."""
     config = {**SMALL, "gamma": 0.9, "lr": 3e-3, "training_intensity": 1.0, "exploration_config": exploration}
@@ -57,10 +60,12 @@ def test_dqn_learns_with_it(exploration: dict[str, Any]) -> None:
     [
         (PPO, "EpsilonGreedy", "EpsilonGreedy is for algorithms with Q-values: DQN; here it is StochasticSampling"),
         (A2C, "Random", "Random is for algorithms that learn from the actions of any policy"),
-        (PG, "GaussianNoise", "GaussianNoise is for policies with deterministic continuous actions"),
-        (DQN, "StochasticSampling", "here it is EpsilonGreedy or SoftQ or Random"),
-        (DQN, "OrnsteinUhlenbeckNoise", "deterministic continuous actions"),
-        (DQN, "ParameterNoise", "DQN has noisy networks"),
+        (PG, "GaussianNoise", "GaussianNoise needs an algorithm with deterministic continuous actions, .* use PPO"),
+        (DQN, "StochasticSampling", "here it is EpsilonGreedy or SoftQ or ParameterNoise or Random"),
+        (DQN, "OrnsteinUhlenbeckNoise", "Noise needs an algorithm with deterministic continuous actions, .* use PPO"),
+        (PPO, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; here it is StochasticSampling"),
+        (A2C, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; here it is StochasticSampling"),
+        (PG, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; here it is StochasticSampling"),
         (DQN, "EpsilonGredy", "EpsilonGreedy"),
     ],
 )
@@ -75,6 +80,19 @@ def test_a_type_that_makes_no_sense_is_refused_by_name(algorithm: Any, explorati
         ({"exploration_config": {"type": "SoftQ", "temperature": 0}}, "temperature"),
         ({"exploration_config": {"temperature_schedule": [[0, 1.0], [9, 0.0]]}}, "greater than 0"),
         ({"exploration_config": {"type": "SoftQ"}, "noisy": True}, "noisy networks explore by themselves"),
+        ({"exploration_config": {"type": "ParameterNoise"}, "noisy": True}, "leave exploration_config.type Parameter"),
+        ({"exploration_config": {"type": "ParameterNoise", "initial_stddev": 0}}, "initial_stddev"),
+        ({"exploration_config": {"type": "ParameterNoise", "initial_stddev": float("inf")}}, "initial_stddev"),
+        (
+            {"exploration_config": {"initial_stddev": 0.1}},
+            "exploration_config.initial_stddev is for type ParameterNoise, and the type is EpsilonGreedy; leave",
+        ),
+        (
+            {"exploration_config": {"type": "ParameterNoise", "temperature": 0.5}},
+            "exploration_config.temperature is for type SoftQ, and the type is ParameterNoise; leave temperature out",
+        ),
+        ({"exploration_config": {"type": "ParameterNoise", "random_timesteps": 9}}, "epsilon_schedule"),
+        ({"exploration_config": {"type": "ParameterNoise", "sub_exploration": {}}}, "epsilon_schedule"),
     ],
 )
 def test_wrong_settings_of_exploration(config: dict[str, Any], message: str) -> None:
