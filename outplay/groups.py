@@ -143,8 +143,8 @@ class OptimizerConfig(Settings):
 
 
 _FOR_ACTORS = (
-    "needs an algorithm with deterministic continuous actions, such as DDPG, and there is none; use PPO for continuous "
-    "actions, which samples them"
+    "needs an algorithm with deterministic continuous actions, which Outplay does not have; for continuous actions, "
+    "use PPO with StochasticSampling"
 )
 # The types of exploration that other algorithms and libraries have, and what they are for.
 _EXPLORATION = {

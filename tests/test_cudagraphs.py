@@ -155,6 +155,14 @@ CASES: dict[str, tuple[type[Algorithm], dict[str, Any], int]] = {
         },
         1,
     ),
+    "DQN with parameter noise": (
+        DQN,
+        {
+            "train_batch_size": 16, "learning_starts": 32, "sgd_minibatch_size": 8, "buffer_size": 500,
+            "exploration_config": {"type": "ParameterNoise", "initial_epsilon": 0.1},
+        },
+        1,
+    ),
 }  # fmt: skip
 
 

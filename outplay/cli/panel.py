@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The learner's metrics that are shown, if there are any of them.
 _KEY_FIGURES = (
     *("policy_loss", "vf_loss", "loss", "q_mean", "entropy", "kl", "clip_fraction", "explained_variance"),
-    *("epsilon", "grad_norm", "lr"),
+    *("epsilon", "stddev", "grad_norm", "lr"),
 )
 _MOST_FIGURES = 8
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

@@ -37,9 +37,9 @@ def trained(iterations: int, **config: Any) -> bytes:
 
 @pytest.mark.parametrize("engine", ["inline", "process"])
 def test_workers_do_not_change_the_result(engine: str) -> None:
-    whole = trained(6, num_workers=0)
+    whole = trained(4, num_workers=0)
     with running(engine):
-        assert trained(6, num_workers=2) == whole
+        assert trained(4, num_workers=2) == whole
 
 
 def test_the_noise_changes_the_actions() -> None:
