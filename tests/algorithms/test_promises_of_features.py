@@ -1,6 +1,6 @@
 """The promises, with everything a policy, an environment or an evaluation can have, on every engine.
 
-Each case is trained with two workers, one of which is killed; saved; and resumed with another number of workers. It
+Each case begins without workers, is resumed with two, one of which is killed, and is resumed once more without them. It
 ends with the same bytes and reports the same results as the case that ran in one go, in this process.
 """
 
@@ -42,7 +42,7 @@ OFF_POLICY: dict[str, Any] = {
     "train_batch_size": 32, "learning_starts": 32, "sgd_minibatch_size": 8, "buffer_size": 400,
     "training_intensity": 1.0, "prioritized_replay": True, "n_step": 2,
 }  # fmt: skip
-ITERATIONS = 6  # of each case; it is saved after four
+ITERATIONS = 6  # of each case
 TIMES = ("time_this_iter_s", "time_total_s", "env_steps_per_s", "stages_s")
 
 
@@ -135,7 +135,9 @@ def results(trainer: Algorithm, iterations: int) -> list[str]:
 def alone(case: str) -> tuple[list[str], bytes]:
     """A case in this process, in one go."""
     with make(case, num_workers=0, evaluation_num_workers=1 if "beside" in case else 0) as trainer:
-        return results(trainer, ITERATIONS), learned(trainer)
+        found = results(trainer, ITERATIONS)
+        assert trainer.learner.updates > 0
+        return found, learned(trainer)
 
 
 def kill_a_worker(trainer: Algorithm) -> None:
@@ -156,18 +158,19 @@ def _runs() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("engine", "case"), list(_runs()), indirect=["engine"])
-def test_workers_a_kill_and_a_resume_do_not_change_the_result(engine: str, case: str, tmp_path: Path) -> None:
+def test_workers_a_kill_and_resumes_do_not_change_the_result(engine: str, case: str, tmp_path: Path) -> None:
     expected, weights = alone(case)
-    with make(case, num_workers=2) as first:
-        found = results(first, 3)
-        if engine != "inline":
-            kill_a_worker(first)
-        found += results(first, 1)
-        assert first.workers.replaced == (engine != "inline")
-        path = first.save(tmp_path)
-    with make(case, num_workers=1) as second:
-        second.restore(path)
-        found += results(second, 2)
-        assert second.worker_restarts == [0]
-        assert learned(second) == weights
+    found: list[str] = []
+    checkpoint = ""
+    for num_workers, iterations in ((0, 1), (2, 4), (0, 1)):
+        with make(case, num_workers=num_workers) as trainer:
+            if checkpoint:
+                trainer.restore(checkpoint)
+            found += results(trainer, iterations - 1)
+            if num_workers and engine != "inline":
+                kill_a_worker(trainer)
+            found += results(trainer, 1)
+            assert trainer.workers.replaced == (num_workers > 0 and engine != "inline")
+            checkpoint = trainer.save(tmp_path)
+            assert trainer.iteration < ITERATIONS or learned(trainer) == weights
     assert found == expected
