@@ -1,4 +1,4 @@
-"""Acting in the manner of Stable-Baselines3: `predict` for one observation or a batch."""
+"""Acting outside training: by name as in RLlib, and `predict` as in Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -14,6 +14,29 @@ from outplay.policies import Policy
 from outplay.spaces import Leaf, Leaves
 
 _SOURCE = "this is"  # begins messages about an observation or a mask
+
+
+def single_action(
+    policy: Policy, rng: np.random.Generator, observation: Any, state: dict[str, Any] | None, explore: bool, mask: Any
+) -> Any:
+    """The action, and with a state (action, next state, extras): see `Algorithm.compute_single_action`."""
+    masks = None if mask is None else {"": mask}
+    actions, next_state, extras = policy.act_by_name({"": observation}, state, masks, explore, rng)
+    if state is None:
+        return actions[""]
+    return actions[""], next_state, {name: array[0] for name, array in extras.items()}
+
+
+def actions_by_name(
+    policy: Policy, rng: np.random.Generator, observations: Any, explore: bool, masks: Mapping[Any, Any] | None
+) -> dict[Any, Any]:
+    """Actions by the names of the observations: see `Algorithm.compute_actions`."""
+    if not isinstance(observations, Mapping):
+        raise ConfigError(
+            "compute_actions() takes observations by name, as {'a': observation, …}; for an array of observations, "
+            "use predict(array), and for one observation compute_single_action(observation)"
+        )
+    return policy.act_by_name(observations, None, masks, explore, rng)[0] if observations else {}
 
 
 def predict(

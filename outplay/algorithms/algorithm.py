@@ -3,49 +3,27 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 
-from outplay.algorithms import (
-    acting,
-    curriculum,
-    describing,
-    evaluating,
-    imported,
-    iteration,
-    pending,
-    saving,
-    setup,
-    watching,
-)
+from outplay.algorithms import acting, curriculum, describing, evaluating, iteration, pending, saving, setup, watching
 from outplay.algorithms.atomic import atomically
-from outplay.algorithms.resolution import num_workers, resolved
+from outplay.algorithms.checkpoints import Checkpoints
+from outplay.algorithms.resolution import num_workers
+from outplay.algorithms.workers import States, TrainingWorkers
 from outplay.collect import AsyncCollector, Collector, EpisodeProgress, Evaluator, SyncCollector, torch_threads
-from outplay.collect.window import check_window
-from outplay.config import AlgorithmConfig, Experiment
-from outplay.envs import GroupState, find_env, import_folders, probe_env
-from outplay.errors import ConfigError, RunError
-from outplay.fragments import Fragment
+from outplay.config import AlgorithmConfig
+from outplay.envs import GroupState
+from outplay.errors import RunError
 from outplay.learning.learner import Learner
 from outplay.memory import enough_memory
 from outplay.metrics import EpisodeWindow, Result, Timers
-from outplay.policies import Policy, PolicySpec, Weights
-from outplay.runs.checkpoint import (
-    Checkpoint,
-    SavedSegments,
-    name_of,
-    read_checkpoint,
-    use_checkpoint,
-    write_checkpoint,
-)
-from outplay.runs.results import new_run_folder, results_folder
-from outplay.settings import validated
+from outplay.policies import Policy, Weights
+from outplay.runs.checkpoint import use_checkpoint
 from outplay.streams import stream
 
 if TYPE_CHECKING:
@@ -102,28 +80,12 @@ class Algorithm(Generic[C_co]):
         folders   additional folders to import modules from
         resuming  keep settings that are part of the result, for a checkpoint that is restored
         """
-        algorithm, folders = type(self).__name__, list(folders)
-        env, given = setup.env_and_settings(algorithm, env, config, settings)
-        name, factory = find_env(env, folders)
-        self._env = env  # as it was given
-        given, named = setup.named_evaluation_env(given, folders)
-        checked = validated(self.Config, {**given, "env": name}, f"{algorithm} config", lambda: Experiment)
-        self.config = cast("C_co", checked)
-        self.task_function = curriculum.task_function(checked.env_task_fn, folders)
-        self._model = imported.with_classes(checked.model, folders)
-        evaluated = import_folders(named[0]) if named else []
-        self.env_folders = list(dict.fromkeys([*import_folders(name), *evaluated, *imported.folders_of(checked)]))
-        log.setLevel(self.config.log_level)
-        env_spec = setup.env_spec(name, factory, self.config)
-        self.probe = probe_env(env_spec, self.config.seed)
-        self.env_spec = replace(env_spec, global_streams=self.probe.global_streams)
-        curriculum.check_tasks(name, self.probe, self.config)
-        training = setup.EvaluationEnv(self.env_spec, self.probe)
-        self.evaluation_env = setup.evaluation_env(self.config, training, named)
-        if self.config.render_env:
-            check_window(self.evaluation_env.spec)
-        self.config = resolved(self.config, self.env_spec, self.probe, resuming)
-        setup.warn_about_environment(name, self.probe)
+        made = setup.prepared(type(self), env, config, settings, list(folders), resuming)
+        self._env = made.env
+        self.config = cast("C_co", made.config)
+        self.env_spec, self.probe, self.evaluation_env = made.env_spec, made.probe, made.evaluation_env
+        self.task_function, self.env_folders = made.task_function, made.folders
+        self.policy_spec = made.policy
         self.inexact = self.probe.inexact  # why a resumed run would not be exact; empty if it is
         self.iteration = 0
         self.timesteps = 0
@@ -131,12 +93,12 @@ class Algorithm(Generic[C_co]):
         self.timers = Timers()
         self.episodes = EpisodeWindow(self.config.metrics_num_episodes, self.config.info_metrics)
         with enough_memory("the network"):
-            self.policy = self._policy_spec.make().to("cuda" if self.config.num_gpus else "cpu")
-            setup.check_recurrence(self.policy, algorithm, self.Learner.supports_recurrence)
+            self.policy = self.policy_spec.make().to("cuda" if self.config.num_gpus else "cpu")
+            setup.check_recurrence(self.policy, type(self).__name__, self.Learner.supports_recurrence)
             self.learner = self.Learner(self.policy, self.config, self.env_spec.stacked_frames)
-        self._collector: Collector | None = None
         self.level = curriculum.Level()
-        self._states: list[GroupState] | None = curriculum.states_on(self.config, self.level, None)
+        states = curriculum.states_on(self.config, self.level, None)
+        self.training_workers = TrainingWorkers(self._new_collector, states)
         self._version = 0  # of the last snapshot of the Weights
         self.in_transaction = False  # see atomic.py
         self._evaluator: Evaluator | None = None
@@ -145,8 +107,7 @@ class Algorithm(Generic[C_co]):
         self.is_rendering = self.is_recording = True  # false after a failure of render_env or record_env
         self.videos: Path | None = None  # the folder for videos of the run
         self._task_env: Any = None
-        self._folder: Path | None = None
-        self._saved_segments = SavedSegments()
+        self._checkpoints = Checkpoints(self)
         self._returns: list[float] = []  # of episodes since the last result
         self._lengths: list[int] = []
         self._action_rng = stream(self.config.seed, "single actions")
@@ -176,10 +137,6 @@ class Algorithm(Generic[C_co]):
         return setup.resources(self.config, self.num_workers)
 
     @property
-    def _policy_spec(self) -> PolicySpec:
-        return setup.policy_spec(self.config, self._model, self.probe, self.policy_class, self.with_value)
-
-    @property
     def group_sizes(self) -> list[int]:
         """The number of environments in each EnvGroup."""
         return self.config.group_sizes
@@ -187,11 +144,12 @@ class Algorithm(Generic[C_co]):
     @property
     def collector(self) -> Collector:
         """Collects Fragments from the RolloutWorkers, which start on first use."""
-        if self._collector is None:
-            kind = AsyncCollector if self.config.is_async else SyncCollector
-            spec = setup.rollout_spec(self.config, self.env_spec, self._policy_spec)
-            self._collector = kind(spec, num_workers(self.config, self.probe), self._states, self.snapshot)
-        return self._collector
+        return self.training_workers.collector
+
+    def _new_collector(self, states: States) -> Collector:
+        kind = AsyncCollector if self.config.is_async else SyncCollector
+        spec = setup.rollout_spec(self.config, self.env_spec, self.policy_spec)
+        return kind(spec, num_workers(self.config, self.probe), states, self.snapshot)
 
     @property
     def workers(self) -> Collector:
@@ -201,7 +159,7 @@ class Algorithm(Generic[C_co]):
     @property
     def worker_restarts(self) -> list[int]:
         """The number of restarts of each worker process; empty before the first worker process starts."""
-        return [] if self._collector is None else list(self._collector.pool.generations)
+        return self.training_workers.restarts
 
     def snapshot(self, at_random: bool = False, everything: bool = False) -> Weights:
         """A copy of the current Weights with a new version.
@@ -259,53 +217,20 @@ class Algorithm(Generic[C_co]):
         self._last_result = atomically(self, f"iteration {self.iteration + 1}", lambda: iteration.iterate(self))
         return self._last_result
 
-    def count(self, fragments: list[Fragment]) -> None:
-        """Count the steps and finished episodes of Fragments."""
-        for fragment in fragments:
-            self.timesteps += fragment.steps
-            of_level = curriculum.of_level(self.config, self.task, fragment)
-            infos = fragment.episode_infos[of_level] if self.config.info_metrics else None
-            self.episodes.add(fragment.episode_returns[of_level], fragment.episode_lengths[of_level], infos)
-            self.episodes.total += of_level.count(False)
-            self._returns += fragment.episode_returns.tolist()
-            self._lengths += fragment.episode_lengths.tolist()
-
     def _drain(self) -> None:
         """Asynchronous: accept all pending Fragments and make all due updates. Synchronous: nothing is pending."""
-        collector = self._collector
-        if isinstance(collector, AsyncCollector):
-            started = time.perf_counter()
-            atomically(self, "draining", lambda: iteration.drain(self, collector))
-            self.seconds += time.perf_counter() - started
-
-    def _group_states(self) -> list[GroupState] | None:
-        return self._states if self._collector is None else self._collector.states
+        iteration.drain(self)
 
     @property
     def task(self) -> Any:
         """The curriculum task of episodes that start now."""
-        if self._collector is not None:
-            return self._collector.task
-        return self._states[0].task if self._states else None
+        return self.training_workers.task
 
     def start_on(self, saved: Mapping[str, Any]) -> None:
         """Take the level and the task of a checkpoint's state.json, without its environments: for an evaluation."""
         self.level = curriculum.restored_level(self.config, saved["level"])
         task = saved["groups"][0]["task"] if saved["groups"] else None
-        self._states = [GroupState(size, task=task) for size in self.group_sizes]
-
-    def _drop_workers(self, states: list[GroupState] | None) -> None:
-        """Stop the workers. New workers will rebuild their environments from `states`."""
-        collector, self._collector, self._states = self._collector, None, states
-        if collector is not None:
-            collector.stop()
-
-    def _drop_evaluator(self) -> None:
-        evaluator, self._evaluator = self._evaluator, None
-        if self.pending_evaluation is not None:
-            self.pending_evaluation.calls = None  # other workers will repeat them
-        if evaluator is not None:
-            evaluator.stop()
+        self.training_workers.restart_from([GroupState(size, task=task) for size in self.group_sizes])
 
     def learner_threads(self) -> AbstractContextManager[None]:
         """Torch uses the threads of the learner within this context."""
@@ -354,11 +279,8 @@ class Algorithm(Generic[C_co]):
         >>> state = trainer.get_policy().initial_state(1)
         >>> action, state, _ = trainer.compute_single_action(observation, state)
         """
-        masks = None if mask is None else {"": mask}
-        actions, next_state, extras = self._act({"": observation}, state, masks, explore)
-        if state is None:
-            return actions[""]
-        return actions[""], next_state, {name: array[0] for name, array in extras.items()}
+        explore = self.config.explore if explore is None else explore
+        return acting.single_action(self.policy, self._action_rng, observation, state, explore, mask)
 
     def compute_actions(
         self, observations: Mapping[Any, Any], explore: bool | None = None, masks: Mapping[Any, Any] | None = None
@@ -368,12 +290,8 @@ class Algorithm(Generic[C_co]):
         >>> trainer.compute_actions({"left": obs1, "right": obs2})
         {'left': 0, 'right': 1}
         """
-        if not isinstance(observations, Mapping):
-            raise ConfigError(
-                "compute_actions() takes observations by name, as {'a': observation, …}; for an array of observations, "
-                "use predict(array), and for one observation compute_single_action(observation)"
-            )
-        return self._act(observations, None, masks, explore)[0] if observations else {}
+        explore = self.config.explore if explore is None else explore
+        return acting.actions_by_name(self.policy, self._action_rng, observations, explore, masks)
 
     def predict(
         self,
@@ -400,16 +318,6 @@ class Algorithm(Generic[C_co]):
             self.policy, self._action_rng, observation, state, episode_start, deterministic, action_masks
         )
 
-    def _act(
-        self,
-        observations: Mapping[Any, Any],
-        state: dict[str, Any] | None,
-        masks: Mapping[Any, Any] | None,
-        explore: bool | None,
-    ) -> tuple[dict[Any, Any], dict[str, Any], dict[str, np.ndarray]]:
-        chosen = self.config.explore if explore is None else explore
-        return self.policy.act_by_name(observations, state, masks, chosen, self._action_rng)
-
     def get_config(self) -> dict[str, Any]:
         """All settings, defaults included. A function as env_task_fn is left out: files cannot contain it."""
         functions = {"env_task_fn"} if callable(self.config.env_task_fn) else None
@@ -421,41 +329,17 @@ class Algorithm(Generic[C_co]):
         """Write a checkpoint into `folder`, by default the run's, or one under ~/outplay_results. Returns its path."""
         if folder is None and self.run is not None:
             return str(self.run.save())
-        parent = Path(folder) if folder is not None else self._default_folder()
-        self._drain()
-        known = self._saved_segments.present()
-        checkpoint = saving.make_checkpoint(self, known)
-        if not checkpoint.state["exact"] and not self.inexact:
-            self.inexact = "an episode is too long to be replayed"
-            log.warning("environment %r: %s, so a resumed run will not be exact", self.env_spec.name, self.inexact)
-        folder = parent / name_of(self.iteration)
-        self._saved_segments = write_checkpoint(checkpoint, folder, self._saved_segments, known)
-        return str(folder)
-
-    def _default_folder(self) -> Path:
-        if self._folder is None:
-            self._folder = new_run_folder(results_folder(None), "python", type(self).__name__, self.env_spec.name)
-        return self._folder / "checkpoints"
+        return str(self._checkpoints.save(None if folder is None else Path(folder)))
 
     def restore(self, checkpoint: str | Path) -> None:
         """Restore a checkpoint of the same algorithm and spaces. If it does not fit, nothing changes.
 
         With a run, the next iteration removes the metrics and checkpoints of the iterations after it.
         """
-        use_checkpoint(checkpoint, self._restore)
+        self._checkpoints.restore(checkpoint)
         self._last_result = None
         if self.run is not None:
             self.run.rewind()
-
-    def _restore(self, folder: Path) -> None:
-        saved = read_checkpoint(folder)
-        saving.check_fits(self, saved.state)
-        atomically(self, "restoring", lambda: self._load(folder, saved))
-
-    def _load(self, folder: Path, saved: Checkpoint) -> None:
-        states, are_segments_valid = saving.restore_state(self, saved)
-        self._drop_workers(curriculum.states_on(self.config, self.level, states))
-        self._saved_segments = SavedSegments(folder, saved.hashes) if are_segments_valid else SavedSegments()
 
     def clone_from(self, checkpoint: str | Path) -> None:
         """Restore weights, optimizer, normalisers, replay buffer and environments, but keep the counters.
@@ -463,16 +347,7 @@ class Algorithm(Generic[C_co]):
         For population-based training: a run continues from the state of another. If the checkpoint does not fit,
         nothing changes.
         """
-        atomically(self, "cloning", lambda: self._clone_from(checkpoint))
-
-    def _clone_from(self, checkpoint: str | Path) -> None:
-        kept = ("iteration", "timesteps", "seconds", "_returns", "_lengths", *pending.STATE)
-        counters = {name: getattr(self, name) for name in kept}
-        total = self.episodes.total
-        use_checkpoint(checkpoint, self._restore)
-        for name, value in counters.items():
-            setattr(self, name, value)
-        self.episodes.total = total
+        self._checkpoints.clone(checkpoint)
 
     @classmethod
     def from_checkpoint(
@@ -495,9 +370,7 @@ class Algorithm(Generic[C_co]):
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Load only the weights of a checkpoint, normalisers included, for a new run that starts from them."""
-        saved = use_checkpoint(checkpoint, read_checkpoint)
-        saving.check_spaces(self, saved.state)
-        atomically(self, "loading weights", lambda: saving.restore_weights(self, saved))
+        self._checkpoints.load_weights(checkpoint)
 
     def stop(self) -> None:
         """Close the environments and stop the workers. A later `train()` restores them and continues.
@@ -515,14 +388,14 @@ class Algorithm(Generic[C_co]):
             self._drain()
         finally:
             self.abandon()
-            self._drop_evaluator()
+            pending.stop_evaluator(self)
             if self._task_env is not None:
                 self._task_env.close()
                 self._task_env = None
 
     def abandon(self) -> None:
         """Stop the workers without waiting for pending Fragments, which will be collected again."""
-        self._drop_workers(self._group_states())
+        self.training_workers.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -44,7 +44,7 @@ def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
     """
     counters = {name: getattr(algorithm, name) for name in _COUNTERS}
     episodes, returns, lengths = algorithm.episodes.state(), list(algorithm._returns), list(algorithm._lengths)
-    states = algorithm._group_states()
+    states = algorithm.training_workers.states
     restore_torch = _torch_settings()
     restore_learner = algorithm.learner.rollback_point()
 
@@ -56,8 +56,8 @@ def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
         algorithm.episodes.load(episodes)
         algorithm._returns, algorithm._lengths = list(returns), list(lengths)
         algorithm.timers.take()
-        algorithm._drop_workers(states)
-        algorithm._drop_evaluator()
+        algorithm.training_workers.restart_from(states)
+        pending.stop_evaluator(algorithm)
 
     return roll_back
 

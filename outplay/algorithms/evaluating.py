@@ -30,7 +30,7 @@ def evaluate(
     if checkpoint is not None:
         saved = use_checkpoint(checkpoint, read_checkpoint)
         saving.check_fits(algorithm, saved.state)
-        policy = algorithm._policy_spec.make()
+        policy = algorithm.policy_spec.make()
         saving.load_policy(policy, saving.upgraded(saved, policy))
     finish(algorithm)  # the workers play one job at a time
     with algorithm.timers("evaluate"):

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from outplay.algorithms import curriculum, evaluating
+from outplay.algorithms.atomic import atomically
 from outplay.collect import AsyncCollector
 from outplay.config import AsyncConfig
 from outplay.fragments import Fragment, join
@@ -67,12 +68,25 @@ def synchronous(algorithm: Algorithm) -> dict[str, float]:
     with algorithm.timers("join"):
         batch = join(fragments)
     before = algorithm.timesteps
-    algorithm.count(fragments)
+    count(algorithm, fragments)
     with algorithm.timers("learn"), algorithm.learner_threads():
         metrics = algorithm.learner.update(batch, before, algorithm.iteration)
         if algorithm.config.normalize_observations:
             algorithm.learner.update_normalisers(batch)
     return metrics
+
+
+def count(algorithm: Algorithm, fragments: list[Fragment]) -> None:
+    """Count the steps and finished episodes of Fragments."""
+    config = algorithm.config
+    for fragment in fragments:
+        algorithm.timesteps += fragment.steps
+        of_level = curriculum.of_level(config, algorithm.task, fragment)
+        infos = fragment.episode_infos[of_level] if config.info_metrics else None
+        algorithm.episodes.add(fragment.episode_returns[of_level], fragment.episode_lengths[of_level], infos)
+        algorithm.episodes.total += of_level.count(False)
+        algorithm._returns += fragment.episode_returns.tolist()
+        algorithm._lengths += fragment.episode_lengths.tolist()
 
 
 def asynchronous(algorithm: Algorithm) -> dict[str, float]:
@@ -94,8 +108,16 @@ def asynchronous(algorithm: Algorithm) -> dict[str, float]:
     return {**learner.metrics(), **collector.lag_metrics()}
 
 
-def drain(algorithm: Algorithm, collector: AsyncCollector) -> None:
-    """Accept all pending Fragments and make all due updates."""
+def drain(algorithm: Algorithm) -> None:
+    """Asynchronous: accept all pending Fragments and make all due updates. Synchronous: nothing is pending."""
+    collector = algorithm.training_workers.running
+    if isinstance(collector, AsyncCollector):
+        started = time.perf_counter()
+        atomically(algorithm, "draining", lambda: _drain(algorithm, collector))
+        algorithm.seconds += time.perf_counter() - started
+
+
+def _drain(algorithm: Algorithm, collector: AsyncCollector) -> None:
     _take(algorithm, collector, collector.drain())
     with algorithm.learner_threads():
         algorithm.learner.learn(algorithm.learner.due)
@@ -106,7 +128,7 @@ def _take(algorithm: Algorithm, collector: AsyncCollector, fragments: list[Fragm
         return
     check_rebuilt(algorithm, fragments)
     collector.record_lag(fragments, algorithm.learner.updates)
-    algorithm.count(fragments)
+    count(algorithm, fragments)
     algorithm.learner.take(fragments, algorithm.timesteps)
     if algorithm.config.normalize_observations:
         algorithm.learner.update_normalisers(join(fragments))

@@ -41,10 +41,19 @@ class PendingEvaluation:
 def evaluator_of(algorithm: Algorithm) -> Evaluator:
     """The evaluation workers, which start on first use."""
     if algorithm._evaluator is None:
-        spec = setup.rollout_spec(algorithm.config, algorithm.evaluation_env.spec, algorithm._policy_spec)
+        spec = setup.rollout_spec(algorithm.config, algorithm.evaluation_env.spec, algorithm.policy_spec)
         num_workers = algorithm.config.evaluation_num_workers  # these processes have no GPU
         algorithm._evaluator = Evaluator(replace(spec, device="cpu") if num_workers else spec, num_workers)
     return algorithm._evaluator
+
+
+def stop_evaluator(algorithm: Algorithm) -> None:
+    """Stop the evaluation workers. If an evaluation is pending, new ones repeat it."""
+    evaluator, algorithm._evaluator = algorithm._evaluator, None
+    if algorithm.pending_evaluation is not None:
+        algorithm.pending_evaluation.calls = None
+    if evaluator is not None:
+        evaluator.stop()
 
 
 def finish(algorithm: Algorithm) -> dict[str, Any] | None:
@@ -61,7 +70,7 @@ def finish(algorithm: Algorithm) -> dict[str, Any] | None:
                     pending.calls = evaluator.begin(pending.job)
                 pending.metrics = {**evaluator.end(pending.calls), **pending.extra}
         except BaseException:
-            algorithm._drop_evaluator()  # what its workers still do is unknown
+            stop_evaluator(algorithm)  # what its workers still do is unknown
             raise
         pending.job = pending.calls = None
     return pending.report()

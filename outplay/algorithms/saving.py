@@ -77,7 +77,7 @@ def make_checkpoint(algorithm: Algorithm, known: Collection[str] = ()) -> Checkp
     """The state of an algorithm as a Checkpoint. `known` segments are on disk already."""
     evaluation = pending.state(algorithm)
     learner, tensors = algorithm.learner.state()
-    states = algorithm._group_states()
+    states = algorithm.training_workers.states
     groups, arrays = _groups_to_disk(states or [])
     state = {
         "outplay": outplay.__version__,

@@ -6,17 +6,77 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from outplay.algorithms import curriculum, imported
+from outplay.algorithms.resolution import resolved
 from outplay.collect import RolloutSpec
-from outplay.config import AlgorithmConfig
-from outplay.envs import EnvSpec, Probe, env_name, find_env, import_path, probe_env
+from outplay.collect.window import check_window
+from outplay.config import AlgorithmConfig, Experiment
+from outplay.envs import EnvSpec, Probe, env_name, find_env, import_folders, import_path, probe_env
 from outplay.errors import ConfigError, shortened
 from outplay.groups import EvaluationConfig, ModelConfig
 from outplay.policies import Policy, PolicySpec
 from outplay.sequences import Reading
+from outplay.settings import validated
+
+if TYPE_CHECKING:
+    from outplay.algorithms.algorithm import Algorithm
 
 log = logging.getLogger("outplay")
+
+
+@dataclass(frozen=True)
+class EvaluationEnv:
+    """The environment of evaluations: that of training, unless evaluation_config changes it."""
+
+    spec: EnvSpec
+    probe: Probe
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an Algorithm is made of."""
+
+    env: Any  # as it was given
+    config: AlgorithmConfig  # checked, with `auto` resolved
+    env_spec: EnvSpec
+    probe: Probe
+    evaluation_env: EvaluationEnv
+    policy: PolicySpec
+    task_function: curriculum.TaskFunction | None  # of the setting env_task_fn
+    folders: list[Path]  # of the modules that were imported
+
+
+def prepared(
+    kind: type[Algorithm],
+    env: Any,
+    config: Mapping[str, Any] | AlgorithmConfig | None,
+    keywords: Mapping[str, Any],
+    folders: list[Path],
+    resuming: bool,
+) -> Setup:
+    """Check the arguments of an Algorithm and its environments: see `Algorithm.__init__`."""
+    env, given = env_and_settings(kind.__name__, env, config, keywords)
+    name, factory = find_env(env, folders)
+    given, named = named_evaluation_env(given, folders)
+    checked = validated(kind.Config, {**given, "env": name}, f"{kind.__name__} config", lambda: Experiment)
+    task_function = curriculum.task_function(checked.env_task_fn, folders)
+    model = imported.with_classes(checked.model, folders)
+    evaluated = import_folders(named[0]) if named else []
+    imported_from = list(dict.fromkeys([*import_folders(name), *evaluated, *imported.folders_of(checked)]))
+    log.setLevel(checked.log_level)
+    spec = env_spec(name, factory, checked)
+    probe = probe_env(spec, checked.seed)
+    spec = replace(spec, global_streams=probe.global_streams)
+    curriculum.check_tasks(name, probe, checked)
+    evaluation = evaluation_env(checked, EvaluationEnv(spec, probe), named)
+    if checked.render_env:
+        check_window(evaluation.spec)
+    checked = resolved(checked, spec, probe, resuming)
+    warn_about_environment(name, probe)
+    policy = policy_spec(checked, model, probe, kind.policy_class, kind.with_value)
+    return Setup(env, checked, spec, probe, evaluation, policy, task_function, imported_from)
 
 
 def env_and_settings(
@@ -51,14 +111,6 @@ def env_spec(name: str, factory: Any, config: AlgorithmConfig) -> EnvSpec:
         fire_on_reset=config.fire_on_reset,
         reading=Reading(config.model.max_sequence_length, config.model.text == "characters"),
     )
-
-
-@dataclass(frozen=True)
-class EvaluationEnv:
-    """The environment of evaluations: that of training, unless evaluation_config changes it."""
-
-    spec: EnvSpec
-    probe: Probe
 
 
 def named_evaluation_env(settings: dict[str, Any], folders: Iterable[Path]) -> tuple[dict[str, Any], Any]:

@@ -88,7 +88,7 @@ def _show(algorithm: Algorithm) -> None:
 
 def _policy(algorithm: Algorithm) -> Policy:
     """A copy of the current policy, on the CPU."""
-    policy = algorithm._policy_spec.make()
+    policy = algorithm.policy_spec.make()
     policy.load(algorithm.policy.snapshot(0))
     return policy
 
@@ -98,7 +98,7 @@ def _folder(algorithm: Algorithm) -> Path:
     folder = algorithm.config.record_env
     if isinstance(folder, str):
         return Path(folder).expanduser()
-    return algorithm._default_folder().parent / "videos" if algorithm.videos is None else algorithm.videos
+    return algorithm._checkpoints.folder / "videos" if algorithm.videos is None else algorithm.videos
 
 
 def reason(error: Exception) -> str:

@@ -74,7 +74,7 @@ def everything(trainer: Algorithm) -> dict[str, Any]:
         },
         "weights": trainer.policy.flat.numpy().tobytes(),
         "counters": (trainer.iteration, trainer.timesteps, trainer.episodes.state(), trainer.level),
-        "environments": repr([(s.fragments, s.task, s.tasks, s.marks) for s in trainer._group_states() or []]),
+        "environments": repr([(s.fragments, s.task, s.tasks, s.marks) for s in trainer.training_workers.states or []]),
     }
 
 

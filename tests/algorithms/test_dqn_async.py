@@ -61,7 +61,7 @@ def test_an_environment_that_fails_fails_the_run_with_its_words() -> None:
     with trainer(probes.Flawed, **BESIDE, env_config={"flaw": "raises", "after": 1100}) as ours:
         with pytest.raises(EnvError, match="the gripper is stuck"):
             train(ours, 100)
-        assert ours.timesteps == sum(state.fragments for state in ours._states or []) * 16
+        assert ours.timesteps == sum(state.fragments for state in ours.training_workers.states or []) * 16
 
 
 @pytest.mark.usefixtures("process_engine")
@@ -126,10 +126,10 @@ def test_a_failure_on_the_way_to_rest_is_told_and_leaves_nothing(tmp_path: Path)
         (tmp_path / "go").touch()
         with pytest.raises(EnvError, match="the gripper is stuck"):
             ours.save(tmp_path / "first")
-        assert ours._collector is None
+        assert ours.training_workers.running is None
         assert not (tmp_path / "first").exists()
         ours.save(tmp_path / "second")  # what was taken is whole
-        assert ours.timesteps == sum(state.fragments for state in ours._states or []) * 16
+        assert ours.timesteps == sum(state.fragments for state in ours.training_workers.states or []) * 16
 
 
 @pytest.mark.usefixtures("process_engine")
