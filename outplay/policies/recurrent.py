@@ -6,6 +6,7 @@ episode, and the state before it was recorded when acting.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,26 +46,26 @@ class Memory:
         )
 
 
-class Core(nn.Module):
+class Core(nn.Module, ABC):
     """Base of recurrent cores. `num_outputs` is the size of its output."""
 
     num_outputs: int
 
+    @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the state of one sequence."""
-        raise NotImplementedError
 
     def initial(self, sequences: int) -> dict[str, Array]:
         """The state of sequences that start an episode."""
         return {name: np.zeros((sequences, *shape), np.float32) for name, shape in self.shapes().items()}
 
+    @abstractmethod
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(outputs (L, S, H), state after the last step) of S sequences of L steps, x (L, S, F)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def initialize(self, generator: torch.Generator) -> None:
         """Draw initial weights."""
-        raise NotImplementedError
 
     def run(self, rows: Tensor, memory: Memory) -> Tensor:
         """Outputs for rows (B, F) that form the sequences of `memory`."""

@@ -132,6 +132,15 @@ def make(core: str, inputs: int = 3) -> Core:
     return made
 
 
+def test_a_core_without_all_of_its_methods_cannot_be_made() -> None:
+    class Stateless(Core):
+        def shapes(self) -> dict[str, tuple[int, ...]]:
+            return {}
+
+    with pytest.raises(TypeError, match="abstract class Stateless .*forward.*initialize"):
+        Stateless()  # type: ignore[abstract]
+
+
 @given(st.sampled_from(list(CORES)), st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 1000))
 @settings(max_examples=40, deadline=None)
 def test_sequences_of_any_lengths_are_those_of_single_steps(core: str, lengths: list[int], seed: int) -> None:
