@@ -400,7 +400,7 @@ class Algorithm(Generic[C_co]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self.run is not None:
             self.run.__exit__(kind)
             return

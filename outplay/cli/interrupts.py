@@ -39,7 +39,7 @@ def interruptible(run: Run, shown: Display, err: TextIO) -> Iterator[None]:
         signal.signal(signal.SIGINT, on_signal)
         _reset_when_delivered(signal.SIGINT)
         is_ending = bool(run.stop_reason)
-        run.request_stop("stopped by Ctrl-C" if number == signal.SIGINT else "stopped by a signal")
+        run.request_stop("stopped by Ctrl-C" if number == signal.SIGINT else "stopped by a signal", interrupted=True)
         now = (
             "the run has ended and is being saved" if is_ending else "stopping after this iteration, with a checkpoint"
         )

@@ -18,7 +18,7 @@ from outplay.runs.folder import RunFolder
 from outplay.runs.history import Record
 from outplay.runs.keeping import CheckpointPolicy
 from outplay.runs.loading import recorded_settings
-from outplay.runs.sinks import Sink, SinkContext, open_sinks
+from outplay.runs.sinks import Sink, SinkContext, close_sinks, open_sinks
 
 log = logging.getLogger("outplay")
 
@@ -31,6 +31,7 @@ class Recorder:
     is_open = False
     is_rewound = False  # the algorithm was restored, and has not been trained since
     saved_at = -1  # the iteration of the last checkpoint
+    state = "running"  # or how the run ended: finished, stopped, paused, failed, interrupted
 
     def open(self, algorithm: Algorithm) -> list[Record]:  # noqa: ARG002
         """Start recording. Returns the results up to the algorithm's iteration, which are kept."""
@@ -107,8 +108,7 @@ class FolderRecorder(Recorder):
         """Close the sinks and unlock the folder."""
         sinks, self._sinks, self.is_open = self._sinks, [], False
         try:
-            for sink in sinks:
-                sink.close()
+            close_sinks(sinks, self.state)
         finally:
             self._folder.unlock()
 
@@ -144,6 +144,7 @@ class FolderRecorder(Recorder):
         error: str = "",
         evaluation: Mapping[str, Any] | None = None,
     ) -> None:
+        self.state = state
         restarts = algorithm.worker_restarts
         self._folder.write_status(
             {

@@ -62,6 +62,7 @@ class Run:
         self._recorder = Recorder() if folder is None else FolderRecorder(folder, experiment)
         self._keeps_workers = keeps_workers
         self._stop_requested = ""
+        self._is_interrupted = False  # the stop was requested by a signal
         self._records_video: bool | None = None  # at the end; None: not checked yet
         self.last_evaluation: dict[str, Any] | None = None  # beside training, if the run ended before it was reported
         self._connect()
@@ -256,9 +257,12 @@ class Run:
         """Progress towards each stop condition, from 0 to 1."""
         return self._stopping.fractions(result)
 
-    def request_stop(self, reason: str) -> None:
-        """Stop after the current iteration, with a checkpoint. Safe to call from a signal handler or a callback."""
-        self._stop_requested = reason
+    def request_stop(self, reason: str, interrupted: bool = False) -> None:
+        """Stop after the current iteration, with a checkpoint. Safe to call from a signal handler or a callback.
+
+        `interrupted`: by Ctrl-C or a signal, which loggers report as such.
+        """
+        self._stop_requested, self._is_interrupted = reason, interrupted
 
     @property
     def is_stopping(self) -> bool:
@@ -372,6 +376,8 @@ class Run:
                     self.video = record_run(self.folder, self.algorithm)
             self._callbacks.end(self, reason)
             self._write_status("stopped" if self._stop_requested else "finished")
+            if self._stop_requested and self._is_interrupted:
+                self._recorder.state = "interrupted"
             if self._keeps_workers:
                 self._recorder.close()
             else:
@@ -393,10 +399,12 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.pause()
         else:
+            if self._recorder.is_open:
+                self._recorder.state = "failed" if issubclass(kind, Exception) else "interrupted"
             self.algorithm.abandon()
             self.close()
 
@@ -409,6 +417,8 @@ class Run:
             if self._recorder.is_open:  # otherwise an inner call has closed it, or it was never opened
                 if isinstance(error, Exception):
                     self._after_failure(error)
+                else:
+                    self._recorder.state = "interrupted"
                 self.algorithm.abandon()
                 self.close()
             raise

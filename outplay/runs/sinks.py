@@ -1,8 +1,8 @@
 """Sinks for the results of a run: metrics.jsonl, and optionally CSV and TensorBoard. See tracking.py for services.
 
 A sink of `loggers` is a class that is made with (context, options). It may have two attributes: `Options`, a subclass
-of Settings that checks its options, and `package`, a module that must be installed. A package registers its own
-sinks: see `outplay.registry`.
+of Settings that checks its options, and `package`, a module that must be installed; and a method `end(state)`, which is
+called before `close()`. A package registers its own sinks: see `outplay.registry`.
 """
 
 from __future__ import annotations
@@ -74,10 +74,17 @@ def open_sinks(loggers: list[LoggerEntry], context: SinkContext) -> list[Sink]:
         for kind, options in checked_loggers(loggers):
             sinks.append(kind(context, options))
     except BaseException:
-        for sink in sinks:
-            sink.close()
+        close_sinks(sinks, "failed")
         raise
     return sinks
+
+
+def close_sinks(sinks: list[Sink], state: str) -> None:
+    """Close sinks. `state` is how the run ended: see `Recorder.state`."""
+    for sink in sinks:
+        if (end := getattr(sink, "end", None)) is not None:
+            end(state)
+        sink.close()
 
 
 class JsonLines:

@@ -33,6 +33,8 @@ log = logging.getLogger("outplay")
 
 _RETRY_S = 60.0  # between two attempts to reach a service that failed
 _FINISH_S = 60.0  # W&B: the longest wait for uploads at the end of a run
+_WANDB_EXIT_CODES = {"failed": 1, "interrupted": 255}  # otherwise 0; 255 is W&B's own after a KeyboardInterrupt
+_MLFLOW_STATUSES = {"failed": "FAILED", "interrupted": "KILLED"}  # otherwise FINISHED
 
 
 class Tracker(ABC):
@@ -44,6 +46,7 @@ class Tracker(ABC):
     def __init__(self, context: SinkContext, options: Any) -> None:
         self._state_path = context.folder / f"{self.name}.json"
         self._retry_at = 0.0
+        self._ended = ""  # how the run ended: see `end`
         self._has_warned = False
         with self._failing_to_start():
             self._sent = self._connect(context, options)  # the last iteration that the service has
@@ -82,6 +85,10 @@ class Tracker(ABC):
                     "loggers: %s failed: %s; training continues, and the results are sent when it works again",
                     self.name, _first_line(error),
                 )  # fmt: skip
+
+    def end(self, state: str) -> None:
+        """How the run ended: finished, stopped, paused, failed or interrupted."""
+        self._ended = state
 
     def close(self) -> None:
         self._send_waiting()
@@ -194,7 +201,7 @@ class Wandb(Tracker):
         self._run.log(numbers(result), step=result["training_iteration"], commit=True)
 
     def _disconnect(self) -> None:
-        self._run.finish()
+        self._run.finish(exit_code=_WANDB_EXIT_CODES.get(self._ended, 0))
         # Offline, finish() returns before the file is written. A run that is resumed at once reads it.
         until = time.monotonic() + _FINISH_S
         while self._files is not None and self._last_in_files() < self._sent and time.monotonic() < until:
@@ -298,7 +305,7 @@ class Mlflow(Tracker):
         self._client.log_batch(self._id, metrics=metrics)
 
     def _disconnect(self) -> None:
-        self._client.set_terminated(self._id)
+        self._client.set_terminated(self._id, _MLFLOW_STATUSES.get(self._ended, "FINISHED"))
 
 
 def _mlflow_name(name: str) -> str:

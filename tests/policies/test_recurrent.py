@@ -137,7 +137,7 @@ def test_a_core_without_all_of_its_methods_cannot_be_made() -> None:
         def shapes(self) -> dict[str, tuple[int, ...]]:
             return {}
 
-    with pytest.raises(TypeError, match="abstract class Stateless .*forward.*initialize"):
+    with pytest.raises(TypeError, match=r"abstract class Stateless .*forward.*initialize"):
         Stateless()  # type: ignore[abstract]
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outplay import PPO, Callback
-from outplay.errors import ConfigError, RunError
+from outplay.cli.display import Display
+from outplay.cli.interrupts import interruptible
+from outplay.errors import CallbackError, ConfigError, RunError
 from outplay.runs import tracking
 from outplay.runs.run import Run
 from tests.cli.common import Outcome
@@ -177,6 +182,64 @@ def test_a_paused_run_goes_on_with_the_same_runs(wandb: Any, mlflow: Any, tmp_pa
         run.pause()
     assert [row["training_iteration"] for row in wandb_history(run.folder.path)] == [1, 2, 3, 4]
     assert [value for _, value in mlflow_history(run.folder.path, "training_iteration")] == [1, 2, 3, 4]
+
+
+class Ending(Callback):
+    """Ends the run at its second iteration."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def on_result(self, run: Run, result: dict[str, Any]) -> None:
+        if result["training_iteration"] == 2:
+            match self.how:
+                case "fails":
+                    raise ValueError("no more")
+                case "interrupt":
+                    raise KeyboardInterrupt
+                case "Ctrl-C at the command line":
+                    os.kill(os.getpid(), signal.SIGINT)
+                case "stops":
+                    run.request_stop("enough")
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "code"),
+    [("fails", "FAILED", 1), ("interrupt", "KILLED", 255), ("Ctrl-C at the command line", "KILLED", 255)],
+)
+def test_the_services_know_how_a_run_ended(
+    wandb: Any, mlflow: Any, tmp_path: Path, how: str, status: str, code: int
+) -> None:
+    run = make(tmp_path, loggers=[OFFLINE, "mlflow"])
+    shown = io.StringIO()
+    with suppress(CallbackError, KeyboardInterrupt), interruptible(run, Display(lambda _: None), shown):
+        run.train(callbacks=[Ending(how)])
+    folder = run.folder.path
+    assert _mlflow_status(folder) == status
+    assert _wandb_exit_codes(folder) == [code]
+    resumed = Run.resume(run.folder)
+    resumed.train(callbacks=[Ending("stops")])
+    assert _mlflow_status(folder) == "FINISHED"
+    assert _wandb_exit_codes(folder) == [code, 0]
+
+
+def _mlflow_status(folder: Path) -> str:
+    client, run = mlflow_client(folder)
+    return str(client.get_run(run).info.status)
+
+
+def _wandb_exit_codes(folder: Path) -> list[int]:
+    return [r.exit.exit_code for r in offline_records(folder) if r.WhichOneof("record_type") == "exit"]
+
+
+def test_a_trainer_whose_program_fails_is_a_failed_run(mlflow: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("OUTPLAY_RESULTS", str(tmp_path))
+    trainer = PPO("CartPole-v1", CONFIG, run={"name": "it", "loggers": ["mlflow"]})
+    with suppress(ZeroDivisionError), trainer:
+        trainer.train()
+        raise ZeroDivisionError
+    assert trainer.run is not None
+    assert _mlflow_status(trainer.run.folder.path) == "FAILED"
 
 
 class Outage(Callback):
