@@ -36,7 +36,7 @@ def metric_name(name: str) -> str:
     prefix, slash, last = name.rpartition("/")
     name = prefix + slash + _RLLIB.get(last, last)
     known = [*METRICS, *(f"evaluation/{metric}" for metric in _EVALUATION)]
-    if name not in known and not name.startswith(("learner/", "info/")):
+    if name not in known and not name.startswith(("learner/", "info/", "evaluation/info/")):
         meant = METRIC_NAMES.get(last)
         hint = nearest(name, known, "`outplay settings`") if meant is None else f". Did you mean {meant!r}?"
         raise ConfigError(f"there is no metric {name!r}{hint}")

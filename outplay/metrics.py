@@ -118,12 +118,8 @@ class EpisodeWindow:
             "episode_return_running": math.nan if self.running is None else self.running,
         }
         if self.infos:
-            result["info"] = self._info_means()
+            result["info"] = info_means(self.infos)
         return result
-
-    def _info_means(self) -> dict[str, float]:
-        found = {key: [value for value in values if not math.isnan(value)] for key, values in self.infos.items()}
-        return {f"{key}_mean": math.fsum(values) / len(values) if values else math.nan for key, values in found.items()}
 
     def missing_infos(self) -> list[str]:
         """The keys of `info_metrics` that none of the last episodes had; each is returned once."""
@@ -154,6 +150,12 @@ class EpisodeWindow:
             saved = (state.get("infos") or {}).get(key, [])
             values.clear()
             values.extend(math.nan if value is None else value for value in saved)
+
+
+def info_means(infos: Mapping[str, Iterable[float]]) -> dict[str, float]:
+    """KEY_mean of the values of each key. NaN is no value; the mean of none is NaN."""
+    found = {key: [value for value in values if not math.isnan(value)] for key, values in infos.items()}
+    return {f"{key}_mean": math.fsum(values) / len(values) if values else math.nan for key, values in found.items()}
 
 
 def _without_nan(values: Iterable[float]) -> list[float | None]:

@@ -77,7 +77,7 @@ class Evaluation(Part):
     """An evaluation beside training that is not reported yet."""
 
     iteration: Counter
-    metrics: dict[str, int | float]
+    metrics: dict[str, int | float | dict[Text, float]]
 
 
 class State(Part):

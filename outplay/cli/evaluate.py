@@ -132,5 +132,6 @@ def _summary(metrics: dict[str, Any], limit: int | None) -> str:
     return (
         f"{metrics['episodes']} episodes, {metrics['timesteps']:,} steps: return {mean} ({least} to {greatest}), "
         f"length {metrics['episode_len_mean']:.1f}"
+        + "".join(f", {key} {number(value, 3)}" for key, value in metrics.get("info", {}).items())
         + (f"; {truncated} truncated at {limit:,} steps (--max-episode-steps)" if truncated else "")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from outplay.envs import Vector
 from outplay.envs.group import LONGEST_EPISODE
+from outplay.envs.recorder import info_numbers
 from outplay.errors import EnvError
 from outplay.policies import Policy
 
@@ -34,6 +36,7 @@ class EpisodeResults:
     steps: int = 0
     finished: bool = True  # every episode ended, or was truncated
     truncated: int = 0  # episodes that reached EpisodeLimits.episode_steps
+    infos: list[list[float]] = field(default_factory=list)  # info_metrics of each episode, if there are any
 
 
 @dataclass
@@ -44,9 +47,13 @@ class EpisodeProgress:
     lengths: list[int] = field(default_factory=list)
     steps: int = 0
     truncated: int = 0
+    infos: list[list[float]] = field(default_factory=list)
 
-    def add(self, steps: int, returns: list[float], lengths: list[int], truncated: int) -> None:
+    def add(
+        self, steps: int, returns: list[float], lengths: list[int], truncated: int, infos: list[list[float]]
+    ) -> None:
         self.steps += steps
+        self.infos += infos
         self.returns += returns
         self.lengths += lengths
         self.truncated += truncated
@@ -62,8 +69,9 @@ def play_episodes(
     task: Any = None,
     watch: Watcher | None = None,
     progress: EpisodeProgress | None = None,
+    info_metrics: Sequence[str] = (),
 ) -> Generator[None, None, EpisodeResults]:
-    """Play one episode in each lane of `vector`, on these seeds.
+    """Play one episode in each lane of `vector`, on these seeds. `info_metrics`: keys to read at the end of each.
 
     A generator, so that two vectors can take turns: it yields while its environments step.
     """
@@ -71,6 +79,7 @@ def play_episodes(
     observations = vector.reset(np.ones(lanes, bool), seeds, None if task is None else [task] * lanes)
     playing = np.ones(lanes, bool)
     returns, lengths = np.zeros(lanes), np.zeros(lanes, np.int64)
+    infos: list[list[float]] = [[math.nan] * len(info_metrics) for _ in range(lanes if info_metrics else 0)]
     truncated_here = 0
     state = policy.initial_state(lanes)
     if watch is not None:
@@ -92,12 +101,17 @@ def play_episodes(
             in_time = playing & (lengths < limits.episode_steps)
             too_long = int(playing.sum() - in_time.sum())
             truncated_here, playing = truncated_here + too_long, in_time
+        ended = stepped & ~playing
+        if info_metrics:
+            for lane in np.flatnonzero(ended).tolist():
+                infos[lane] = info_numbers(vector, lane, info_metrics)
         if progress is not None:
-            ended = stepped & ~playing
-            progress.add(int(stepped.sum()), returns[ended].tolist(), lengths[ended].tolist(), too_long)
+            read = [infos[lane] for lane in np.flatnonzero(ended).tolist()] if infos else []
+            progress.add(int(stepped.sum()), returns[ended].tolist(), lengths[ended].tolist(), too_long, read)
         if playing.any() and lengths.max() >= LONGEST_EPISODE:
             raise EnvError(
                 f"an episode has not ended after {LONGEST_EPISODE:,} steps; set max_episode_steps, or for evaluations "
                 "alone evaluation_max_episode_steps (outplay evaluate --max-episode-steps)"
             )
-    return EpisodeResults(returns.tolist(), lengths.tolist(), int(lengths.sum()), not playing.any(), truncated_here)
+    steps, is_finished = int(lengths.sum()), not playing.any()
+    return EpisodeResults(returns.tolist(), lengths.tolist(), steps, is_finished, truncated_here, infos)

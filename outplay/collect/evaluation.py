@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, EpisodeResults
 from outplay.collect.pool import Calls, WorkerPool
 from outplay.collect.worker import RolloutSpec
-from outplay.metrics import episode_metrics
+from outplay.metrics import episode_metrics, info_means
 from outplay.policies import Weights
 
 # Episodes per parallel batch. Independent of the number of workers, so the result is, too.
@@ -55,6 +55,7 @@ class Evaluator:
     """Plays episodes with given Weights. Workers are stateless: a replacement repeats the jobs of a crashed worker."""
 
     def __init__(self, spec: RolloutSpec, num_workers: int) -> None:
+        self._info_metrics = spec.info_metrics
         self._pool = WorkerPool(num_workers, lambda _: (spec, {}), spec.max_worker_restarts)
 
     def evaluate(self, job: EvaluationJob, progress: EpisodeProgress | None = None) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class Evaluator:
         """
         method, calls = job.calls()
         more = () if self._pool.local is None else (progress,)
-        return _metrics(self._pool.call_each(method, [(*call, *more) for call in calls]))
+        return _metrics(self._pool.call_each(method, [(*call, *more) for call in calls]), self._info_metrics)
 
     def begin(self, job: EvaluationJob) -> Calls:
         """Start a job in the worker processes, and return at once."""
@@ -72,28 +73,34 @@ class Evaluator:
 
     def end(self, calls: Calls) -> dict[str, Any]:
         """Wait for a job. Returns the same metrics as `evaluate`."""
-        return _metrics(self._pool.end_each(calls))
+        return _metrics(self._pool.end_each(calls), self._info_metrics)
 
     def stop(self) -> None:
         self._pool.stop()
 
 
-def _metrics(played: list[Any]) -> dict[str, Any]:
+def _metrics(played: list[Any], info_metrics: Sequence[str]) -> dict[str, Any]:
     """Metrics of what the calls of a job returned."""
     results: list[EpisodeResults] = []
     for part in played:
         results += part if isinstance(part, list) else [part]
     whole = [result for result in results if result.finished]
-    returns = [value for result in whole for value in result.returns]
-    lengths = [length for result in whole for length in result.lengths]
-    steps = sum(result.steps for result in results)
-    figures = evaluation_metrics(returns, lengths, steps, sum(result.truncated for result in whole))
+    together = EpisodeProgress(steps=sum(result.steps for result in results))
+    for result in whole:
+        together.add(0, result.returns, result.lengths, result.truncated, result.infos)
+    figures = evaluation_metrics(together, info_metrics)
     if not whole:  # no episode ended within the timesteps: report the return so far
         figures["cut_off"] = results[0].returns[0]
     return figures
 
 
-def evaluation_metrics(returns: list[float], lengths: list[int], steps: int, truncated: int) -> dict[str, Any]:
-    """Metrics of evaluation episodes; `truncated` of them reached the limit of steps."""
-    figures = {**episode_metrics(returns, lengths), "episodes": len(returns), "timesteps": steps}
-    return {**figures, "episodes_truncated": truncated} if truncated else figures
+def evaluation_metrics(played: EpisodeProgress, info_metrics: Sequence[str] = ()) -> dict[str, Any]:
+    """Metrics of the evaluation episodes that have ended."""
+    figures: dict[str, Any] = episode_metrics(played.returns, played.lengths)
+    figures |= {"episodes": len(played.returns), "timesteps": played.steps}
+    if played.truncated:
+        figures["episodes_truncated"] = played.truncated
+    if info_metrics:
+        columns = zip(*played.infos, strict=True) if played.infos else [()] * len(info_metrics)
+        figures["info"] = info_means(dict(zip(info_metrics, columns, strict=True)))
+    return figures

@@ -131,7 +131,19 @@ class RolloutWorker:
             own = (*key, part) if len(sizes) > 1 else key
             seeds = [seed_for(self.spec.seed, "evaluation episode", *own, lane) for lane in range(vector.num_envs)]
             rng = stream(self.spec.seed, "evaluation actions", *own)
-            players.append(play_episodes(vector, self.policy, seeds, rng, explore, limits, task, progress=progress))
+            players.append(
+                play_episodes(
+                    vector,
+                    self.policy,
+                    seeds,
+                    rng,
+                    explore,
+                    limits,
+                    task,
+                    progress=progress,
+                    info_metrics=self.spec.info_metrics,
+                )
+            )
         with torch_threads(1), watchdog_scope():
             parts = interleave(players)
         return EpisodeResults(
@@ -140,6 +152,7 @@ class RolloutWorker:
             sum(part.steps for part in parts),
             all(part.finished for part in parts),
             sum(part.truncated for part in parts),
+            [infos for part in parts for infos in part.infos],
         )
 
     def play_timesteps(

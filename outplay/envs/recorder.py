@@ -100,8 +100,7 @@ class Recorder:
             self.returns.append(float(returns[lane]))
             self.lengths.append(int(lengths[lane]))
             if self.info_metrics:
-                info = self.vector.info(int(lane))
-                self.infos.append([info_number(info, key, self.vector.name) for key in self.info_metrics])
+                self.infos.append(info_numbers(self.vector, int(lane), self.info_metrics))
             if self.truncated[t, lane] and not self.terminated[t, lane]:
                 self.finals.append((t, int(lane), tuple(np.array(leaf[lane]) for leaf in observations)))
                 self.final_states.append({name: np.array(array[lane]) for name, array in state.items()})
@@ -169,6 +168,12 @@ class Recorder:
 
 def _stacked(states: list[dict[str, Array]]) -> dict[str, Array]:
     return {name: np.stack([state[name] for state in states]) for name in states[0]} if states else {}
+
+
+def info_numbers(vector: Vector, lane: int, keys: Sequence[str]) -> list[float]:
+    """The values of `info_metrics` at the last step of a lane; NaN where there is none."""
+    info = vector.info(lane)
+    return [info_number(info, key, vector.name) for key in keys]
 
 
 def info_number(info: Mapping[str, Any], key: str, env: str) -> float:

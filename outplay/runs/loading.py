@@ -51,8 +51,9 @@ def make_algorithm(experiment: Experiment, folders: Iterable[Path] = (), resumin
 def _check_stop(experiment: Experiment, algorithm: Algorithm) -> None:
     if any(name.startswith("evaluation/") for name in experiment.stop) and not algorithm.config.evaluation_interval:
         raise ConfigError("stop: a condition on evaluation/… needs evaluation_interval; otherwise it is never reached")
-    known = [f"info/{key}_mean" for key in algorithm.config.info_metrics]
-    if unknown := [name for name in experiment.stop if name.startswith("info/") and name not in known]:
+    known = [f"{of}info/{key}_mean" for of in ("", "evaluation/") for key in algorithm.config.info_metrics]
+    named = [name for name in experiment.stop if name.startswith(("info/", "evaluation/info/"))]
+    if unknown := [name for name in named if name not in known]:
         hint = nearest(unknown[0], known) if known else "; list its key in info_metrics"
         raise ConfigError(f"stop: there is no metric {unknown[0]!r}{hint}")
 

@@ -107,7 +107,7 @@ def play(
             return EvaluationResult(metrics, longest, error)  # reported after the metrics, which are valid
         except KeyboardInterrupt:
             if metrics is None:
-                metrics = evaluation_metrics(progress.returns, progress.lengths, progress.steps, progress.truncated)
+                metrics = evaluation_metrics(progress, algorithm.config.info_metrics)
             return EvaluationResult(metrics, longest, is_partial=True)
     return EvaluationResult(metrics, longest)
 

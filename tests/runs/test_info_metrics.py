@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from outplay.envs import EnvSpec, make_vector
 from outplay.envs.native import info_of_lane
 from outplay.envs.recorder import info_number
 from outplay.runs.run import Run
+from outplay.testing.algorithm import running
 from tests.cli.common import Outcome
 from tests.cli.conftest import cli  # noqa: F401 - a fixture
 from tests.runs.common import CONFIG, lines, make, until
@@ -107,6 +110,69 @@ def test_they_are_the_same_on_every_placement() -> None:
 @pytest.mark.slow
 def test_they_are_the_same_on_every_placement_with_complete_episodes() -> None:
     assert infos_of(1, batch_mode="complete_episodes") == infos_of(0, batch_mode="complete_episodes")
+
+
+EVALUATED = {"evaluation_interval": 1, "evaluation_duration": 12, "evaluation_explore": True}
+
+
+@pytest.mark.parametrize("unit", ["episodes", "timesteps"])
+@pytest.mark.parametrize("limit", [100, 3])
+def test_evaluations_have_them_too(unit: str, limit: int) -> None:
+    """An episode that is truncated by `evaluation_max_episode_steps` counts with its last info."""
+    config = {**CONFIG, **EVALUATED, "evaluation_duration_unit": unit, "evaluation_duration": 60}
+    with PPO(Goals, {**config, "info_metrics": KEYS, "evaluation_max_episode_steps": limit}) as trainer:
+        found = trainer.train()["evaluation"]
+    assert found["info"]["ones_mean"] == pytest.approx(found["episode_return_mean"], abs=1e-9)
+    assert 4 <= found["info"]["deep/length_mean"] <= 7
+    assert found["info"]["only_short_mean"] == 4.0
+    if limit == 100:
+        assert found["info"]["deep/length_mean"] == pytest.approx(found["episode_len_mean"], abs=1e-9)
+
+
+def test_those_of_evaluations_are_in_metrics_and_stop_conditions(tmp_path: Path) -> None:
+    config = {**EVALUATED, "info_metrics": ["ones", "nowhere"]}
+    run = make(tmp_path, env=Goals, config=config, stop={"evaluation/info/ones_mean": 0.1}, loggers=["csv"])
+    assert run.train() == "evaluation/info/ones_mean reached 0.1"
+    assert lines(run)[-1]["evaluation"]["info"]["nowhere_mean"] is None
+    with (run.folder.path / "progress.csv").open() as file:
+        assert float(next(csv.DictReader(file))["evaluation/info/ones_mean"]) > 0
+    with pytest.raises(ConfigError, match=r"'evaluation/info/one_mean'\. Did you mean 'evaluation/info/ones_mean'"):
+        make(tmp_path, env=Goals, config=config, stop={"evaluation/info/one_mean": 1})
+    without = {**config, "info_metrics": []}
+    with pytest.raises(ConfigError, match="'evaluation/info/ones_mean'; list its key in info_metrics"):
+        make(tmp_path, env=Goals, config=without, stop={"evaluation/info/ones_mean": 1})
+
+
+def test_outplay_evaluate_prints_them(tmp_path: Path, cli: Callable[..., Outcome]) -> None:  # noqa: F811
+    run = goals(tmp_path, stop={"training_iteration": 1}, config={"info_metrics": ["deep/length"]})
+    run.train()
+    evaluate = ("evaluate", str(run.folder.path), "--trust", "--episodes", "6")
+    metrics = json.loads(cli(*evaluate, "--json")[1])
+    assert metrics["info"]["deep/length_mean"] == metrics["episode_len_mean"]
+    code, out, _ = cli(*evaluate)
+    assert code == 0
+    assert f", deep/length_mean {metrics['episode_len_mean']:.3f}\n" in out
+
+
+def test_a_checkpoint_has_those_of_an_evaluation_beside_training(tmp_path: Path) -> None:
+    beside = {
+        **EVALUATED,
+        "evaluation_interval": 2,
+        "evaluation_num_workers": 1,
+        "evaluation_parallel_to_training": True,
+    }
+    config = {**CONFIG, **beside, "info_metrics": ["ones", "nowhere"]}
+    with running("inline"):
+        with PPO(Goals, config) as whole:
+            for _ in range(3):
+                whole.train()
+            path = whole.save(tmp_path)
+            expected = whole.train()["evaluation"]
+        with PPO(Goals, config) as resumed:
+            resumed.restore(path)
+            found = resumed.train()["evaluation"]
+    assert found["info"]["ones_mean"] == expected["info"]["ones_mean"] == found["episode_return_mean"]
+    assert math.isnan(found["info"]["nowhere_mean"])
 
 
 def test_they_are_saved_with_the_window(tmp_path: Path) -> None:
