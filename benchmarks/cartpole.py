@@ -30,6 +30,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from figures import label, panels
 from others import CACHE, call, install
 
 HERE = Path(__file__).resolve().parent
@@ -155,23 +156,12 @@ def table(runs: list[Run], names: list[str]) -> str:
 
 
 def plot(runs: list[Run], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(5, 3))
-    for one in runs:
-        if one.curve:
-            steps, means = zip(*one.curve, strict=True)
-            axis.plot([step / 1000 for step in steps], means, linewidth=1.2, label=f"seed {one.seed}")
-    axis.axhline(GOAL, color="grey", linewidth=0.8, linestyle="--")
-    axis.set_xlabel("thousand steps", fontsize=8)
-    axis.set_ylabel("mean return, last 20 episodes", fontsize=8)
-    axis.tick_params(labelsize=7)
-    axis.legend(fontsize=7, frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    with panels(path, 1, 5, 3) as (axis,):
+        for one in runs:
+            if one.curve:
+                steps, means = zip(*one.curve, strict=True)
+                axis.plot([step / 1000 for step in steps], means, linewidth=1.2, label=f"seed {one.seed}")
+        label(axis, GOAL, y="mean return, last 20 episodes", legend=True)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figures import label, panels
 
 import outplay
 from outplay import PPO
@@ -61,23 +62,14 @@ def curve(side: str, seed: int, steps: int) -> Curve:
 
 
 def plot(curves: dict[str, list[Curve]], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(6, 2.8))
-    for (side, runs), colour in zip(curves.items(), ("tab:blue", "tab:orange"), strict=True):
-        for number, points in enumerate(runs):
-            label = side if number == 0 else None
-            axis.plot([p[0] / 1000 for p in points], [p[1] for p in points], color=colour, linewidth=1.2, label=label)
-    axis.axhline(SOLVED, color="grey", linewidth=0.8, linestyle="--")
-    axis.set_xlabel("thousand steps", fontsize=8)
-    axis.set_ylabel("goal reached from the farthest start", fontsize=8)
-    axis.tick_params(labelsize=7)
-    axis.legend(fontsize=7, frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    with panels(path, 1, 6, 2.8) as (axis,):
+        for (side, runs), colour in zip(curves.items(), ("tab:blue", "tab:orange"), strict=True):
+            for number, points in enumerate(runs):
+                name = side if number == 0 else None
+                axis.plot(
+                    [p[0] / 1000 for p in points], [p[1] for p in points], color=colour, linewidth=1.2, label=name
+                )
+        label(axis, SOLVED, y="goal reached from the farthest start", legend=True)
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from figures import label, panels
+
 from outplay import A2C, PPO, Algorithm
 
 # Environment: (solved at, steps to train with PPO, with A2C). The scores are Gymnasium's reward thresholds where it has
@@ -43,22 +45,12 @@ def solved_at(points: list[tuple[int, float, float]], score: float) -> tuple[int
 
 
 def plot(curves: dict[str, list[list[tuple[int, float, float]]]], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(curves), figsize=(3.2 * len(curves), 2.8))
-    for axis, (env, runs) in zip(axes, curves.items(), strict=True):
-        for points in runs:
-            axis.plot([p[0] / 1000 for p in points], [p[2] for p in points], linewidth=1.2)
-        axis.axhline(TASKS[env][0], color="grey", linewidth=0.8, linestyle="--")
-        axis.set_title(env, fontsize=10)
-        axis.set_xlabel("thousand steps", fontsize=8)
-        axis.tick_params(labelsize=7)
-    axes[0].set_ylabel("mean return, last 100 episodes", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    with panels(path, len(curves), 3.2 * len(curves), 2.8) as axes:
+        for axis, (env, runs) in zip(axes, curves.items(), strict=True):
+            for points in runs:
+                axis.plot([p[0] / 1000 for p in points], [p[2] for p in points], linewidth=1.2)
+            axis.set_title(env, fontsize=10)
+            label(axis, TASKS[env][0], y="mean return, last 100 episodes" if axis is axes[0] else "")
 
 
 def main() -> None:

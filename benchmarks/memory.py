@@ -14,6 +14,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from figures import label, panels
+
 from outplay import PPO
 
 CORES: dict[str, dict[str, Any]] = {
@@ -47,25 +49,15 @@ def run(task: str, core: str, seed: int) -> tuple[list[int], list[float]]:
 
 
 def plot(curves: dict[str, dict[str, list[tuple[list[int], list[float]]]]], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(curves), figsize=(3.6 * len(curves), 2.8), squeeze=False)
-    for axis, (task, cores) in zip(axes[0], curves.items(), strict=True):
-        for number, (core, runs) in enumerate(cores.items()):
-            for i, (steps, returns) in enumerate(runs):
-                thousands = [step / 1000 for step in steps]
-                axis.plot(thousands, returns, color=f"C{number}", linewidth=1.1, label=core if i == 0 else None)
-        axis.axhline(TASKS[task][1], color="grey", linewidth=0.8, linestyle="--")
-        axis.set_title(TASKS[task][0], fontsize=9)
-        axis.set_xlabel("thousand steps", fontsize=8)
-        axis.tick_params(labelsize=7)
-    axes[0][0].set_ylabel("mean return, last 20 episodes", fontsize=8)
-    axes[0][0].legend(fontsize=7, frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    with panels(path, len(curves), 3.6 * len(curves), 2.8) as axes:
+        for axis, (task, cores) in zip(axes, curves.items(), strict=True):
+            for number, (core, runs) in enumerate(cores.items()):
+                for i, (steps, returns) in enumerate(runs):
+                    thousands = [step / 1000 for step in steps]
+                    axis.plot(thousands, returns, color=f"C{number}", linewidth=1.1, label=core if i == 0 else None)
+            axis.set_title(TASKS[task][0], fontsize=9)
+            is_first = axis is axes[0]
+            label(axis, TASKS[task][1], y="mean return, last 20 episodes" if is_first else "", legend=is_first)
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from figures import label, panels
+
 
 @dataclass
 class Solved:
@@ -54,24 +56,13 @@ def solve(recipe: str, seed: int, config: list[str]) -> Solved:
 
 
 def plot(runs: list[Solved], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (by_steps, by_time) = plt.subplots(1, 2, figsize=(9, 3), sharey=True)
-    for run in runs:
-        values = [value for _, _, value in run.curve]
-        by_steps.plot([steps / 1000 for _, steps, _ in run.curve], values, linewidth=1.2, label=f"seed {run.seed}")
-        by_time.plot([seconds for seconds, _, _ in run.curve], values, linewidth=1.2)
-    for axis, label in ((by_steps, "thousand steps"), (by_time, "seconds since the command")):
-        axis.axhline(18, color="grey", linewidth=0.8, linestyle="--")
-        axis.set_xlabel(label, fontsize=8)
-        axis.tick_params(labelsize=7)
-    by_steps.set_ylabel("mean return, last 20 episodes", fontsize=8)
-    by_steps.legend(fontsize=7, frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    with panels(path, 2, 9, 3, sharey=True) as (by_steps, by_time):
+        for run in runs:
+            values = [value for _, _, value in run.curve]
+            by_steps.plot([steps / 1000 for _, steps, _ in run.curve], values, linewidth=1.2, label=f"seed {run.seed}")
+            by_time.plot([seconds for seconds, _, _ in run.curve], values, linewidth=1.2)
+        label(by_steps, 18, y="mean return, last 20 episodes", legend=True)
+        label(by_time, 18, x="seconds since the command")
 
 
 def main() -> None:
