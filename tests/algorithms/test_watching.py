@@ -15,7 +15,7 @@ from outplay import PPO, Callback, ConfigError, EnvError
 from outplay.runs.run import Run
 from tests import probes
 from tests.algorithms.test_evaluation import SMALL, inline_engine
-from tests.cli.common import Outcome, only_run
+from tests.cli.common import Outcome
 from tests.cli.conftest import cli
 
 __all__ = ["cli", "inline_engine"]  # fixtures
@@ -99,29 +99,6 @@ def test_only_an_evaluation_environment_is_recorded(tmp_path: Path) -> None:
     assert imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "videos" / "iteration_000002.mp4"))[0] == 4
     drawn = [episodes for mode, episodes in Shown.played if mode == "rgb_array"]
     assert drawn == [1, 1]  # one frame before training, one episode
-
-
-@pytest.mark.parametrize(
-    ("env", "hidden", "reason"),
-    [
-        ("CartPole-v1", "imageio_ffmpeg", "videos need imageio-ffmpeg: pip install 'outplay[video]'"),
-        ("tests.probes:Walk", "", "environment 'tests.probes:Walk' cannot be recorded: it does not render images"),
-    ],
-)
-def test_what_makes_videos_impossible_is_told_once_before_training(
-    cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: str, hidden: str, reason: str
-) -> None:
-    if hidden:
-        monkeypatch.setitem(sys.modules, hidden, None)
-    small = "num_envs: 4, train_batch_size: 40, num_workers: 0, evaluation_interval: 1, evaluation_duration: 1"
-    (tmp_path / "film.yml").write_text(
-        f"film: {{env: '{env}', stop: {{training_iteration: 2}}, config: {{{small}, record_env: true}}}}"
-    )
-    code, _, err = cli("train", "-f", "film.yml")
-    assert code == 0, err
-    assert err.splitlines()[0].startswith(f"WARNING: record_env: there will be no videos: {reason}")
-    assert err.count(reason) == 1
-    assert '"state":"finished"' in (only_run(tmp_path) / "status.json").read_text()
 
 
 class LosesEncoder(Callback):

@@ -77,6 +77,18 @@ def test_an_environment_that_does_not_render_is_refused_before_playing(
     assert "environment 'tests.probes:Walk' cannot be recorded: it does not render images" in err
 
 
+CONFIG = "num_envs: 4, train_batch_size: 40, num_workers: 0"
+# What asks for videos while a run trains, and how the warning begins.
+ASKING = {
+    "video_at_end": (f"video_at_end: true, config: {{{CONFIG}}}", "there will be no video"),
+    "record_env": (
+        f"config: {{{CONFIG}, evaluation_interval: 1, evaluation_duration: 1, record_env: true}}",
+        "there will be no videos",
+    ),
+}
+
+
+@pytest.mark.parametrize("setting", ASKING)
 @pytest.mark.parametrize(
     ("env", "hidden", "reason"),
     [
@@ -85,30 +97,32 @@ def test_an_environment_that_does_not_render_is_refused_before_playing(
         ("tests.probes:Walk", "", "environment 'tests.probes:Walk' cannot be recorded: it does not render images"),
     ],
 )
-def test_a_video_at_the_end_that_is_impossible_is_told_before_training(
-    cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: str, hidden: str, reason: str
+def test_a_video_that_is_impossible_is_told_before_training(
+    cli: Callable[..., Outcome],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    env: str,
+    hidden: str,
+    reason: str,
 ) -> None:
     """The run trains, and is not a failure."""
     if hidden:
         monkeypatch.setitem(sys.modules, hidden, None)
-    config = "config: {num_envs: 4, train_batch_size: 40, num_workers: 0}"
-    (tmp_path / "film.yml").write_text(
-        f"film: {{env: '{env}', video_at_end: true, stop: {{training_iteration: 1}}, {config}}}"
-    )
+    body, sentence = ASKING[setting]
+    (tmp_path / "film.yml").write_text(f"film: {{env: '{env}', stop: {{training_iteration: 2}}, {body}}}")
     code, out, err = cli("train", "-f", "film.yml")
     assert code == 0, err
-    assert err.splitlines()[0].startswith(f"WARNING: video_at_end: there will be no video: {reason}")
+    assert err.splitlines()[0].startswith(f"WARNING: {setting}: {sentence}: {reason}")
     assert err.count(reason) == 1  # it is said once, not again at the end
-    assert "training_iteration reached 1" in out
-    assert "--video" not in out
+    assert "training_iteration reached 2" in out
+    assert setting != "video_at_end" or "--video" not in out
     assert json.loads((only_run(tmp_path) / "status.json").read_text())["state"] == "finished"
 
 
 def test_a_video_at_the_end_that_is_possible_is_not_warned_about(cli: Callable[..., Outcome], tmp_path: Path) -> None:
-    config = "config: {num_envs: 4, train_batch_size: 40, num_workers: 0}"
-    (tmp_path / "film.yml").write_text(
-        f"film: {{env: CartPole-v1, video_at_end: true, stop: {{training_iteration: 1}}, {config}}}"
-    )
+    body, _ = ASKING["video_at_end"]
+    (tmp_path / "film.yml").write_text(f"film: {{env: CartPole-v1, stop: {{training_iteration: 1}}, {body}}}")
     code, out, err = cli("train", "-f", "film.yml")
     assert (code, err) == (0, "")
     assert f"video of one episode: {only_run(tmp_path)}/videos/checkpoint_000001.mp4" in out
