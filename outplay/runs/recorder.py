@@ -52,16 +52,8 @@ class Recorder:
 
     def write(self, result: Mapping[str, Any]) -> None: ...
 
-    def write_status(
-        self,
-        state: str,
-        algorithm: Algorithm,
-        last: Record,
-        progress: float,
-        error: str = "",
-        evaluation: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`evaluation`: metrics of an evaluation beside training that no iteration has reported."""
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Write what `status_of` returns."""
 
     @property
     def is_status_due(self) -> bool:
@@ -135,32 +127,9 @@ class FolderRecorder(Recorder):
         for sink in self._sinks:
             sink.write(result)
 
-    def write_status(
-        self,
-        state: str,
-        algorithm: Algorithm,
-        last: Record,
-        progress: float,
-        error: str = "",
-        evaluation: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.state = state
-        restarts = algorithm.worker_restarts
-        self._folder.write_status(
-            {
-                "state": state,
-                "pid": os.getpid(),
-                "host": os.uname().nodename,
-                "updated": datetime.now().astimezone().isoformat(timespec="seconds"),
-                "training_iteration": algorithm.iteration,
-                "timesteps_total": algorithm.timesteps,
-                "episode_return_mean": last.get("episode_return_mean"),
-                "progress": progress,
-                "workers": {"number": len(restarts), "replaced": sum(restarts)},
-                **({"error": error} if error else {}),
-                **({"evaluation": dict(evaluation)} if evaluation else {}),
-            }
-        )
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        self.state = status["state"]
+        self._folder.write_status(dict(status))
         self._status_at = time.monotonic()
 
     @property
@@ -184,6 +153,31 @@ class FolderRecorder(Recorder):
             self.saved_at = algorithm.iteration
             self._keeping.after_saving(algorithm.iteration, time.monotonic() - started)
         return path
+
+
+def status_of(
+    state: str,
+    algorithm: Algorithm,
+    last: Record,
+    progress: float,
+    error: str = "",
+    evaluation: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The contents of status.json. `evaluation`: one beside training that no iteration has reported."""
+    restarts = algorithm.worker_restarts
+    return {
+        "state": state,
+        "pid": os.getpid(),
+        "host": os.uname().nodename,
+        "updated": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "training_iteration": algorithm.iteration,
+        "timesteps_total": algorithm.timesteps,
+        "episode_return_mean": last.get("episode_return_mean"),
+        "progress": progress,
+        "workers": {"number": len(restarts), "replaced": sum(restarts)},
+        **({"error": error} if error else {}),
+        **({"evaluation": dict(evaluation)} if evaluation else {}),
+    }
 
 
 def last_result(kept: list[Record], algorithm: Algorithm) -> Record:

@@ -20,7 +20,7 @@ from outplay.runs.experiments import experiment as checked_experiment
 from outplay.runs.folder import RunFolder
 from outplay.runs.history import Record
 from outplay.runs.playing import is_recordable, record_run
-from outplay.runs.recorder import FolderRecorder, Recorder, last_result
+from outplay.runs.recorder import FolderRecorder, Recorder, last_result, status_of
 from outplay.runs.results import results_folder
 from outplay.runs.stopping import StopConditions
 
@@ -347,7 +347,8 @@ class Run:
 
     def _write_status(self, state: str, error: str = "") -> None:
         last = self.last_result
-        self._recorder.write_status(state, self.algorithm, last, self.progress(last), error, self.last_evaluation)
+        status = status_of(state, self.algorithm, last, self.progress(last), error, self.last_evaluation)
+        self._recorder.write_status(status)
 
     # Opening and closing.
 
