@@ -82,6 +82,10 @@ def model(core: str = "", **more: Any) -> dict[str, Any]:
     return {"model": {**SMALL["model"], **(CORES[core] if core else {}), "max_seq_len": 6, **more}}
 
 
+def exploring(kind: str) -> dict[str, Any]:
+    return {"exploration_config": {"type": kind}}
+
+
 EVALUATION = {"evaluation_interval": 2, "evaluation_duration": 3, "evaluation_num_workers": 1}
 MAZE = {"env_config": {"size": 3, "max_steps": 12}}
 EASY = curriculum([1, 2, 3, 4], {"episode_return_mean": 0.2})
@@ -94,7 +98,8 @@ CASES: dict[str, tuple[type[Algorithm], Any, dict[str, Any]]] = {
     "PG: LSTM, info": (PG, Goals, {**model("lstm"), **WHOLE_EPISODES, "info_metrics": ["ones", "deep/length"]}),
     "DQN: attention": (DQN, probes.Walk, {**model("attention"), "burn_in_len": 2}),
     "DQN: masks in the info": (DQN, Forbidding, {"env_config": {"masks": "info", "truncates": True}}),
-    "DQN: SoftQ, info": (DQN, Goals, {"exploration_config": {"type": "SoftQ"}, "info_metrics": ["is_long"]}),
+    "DQN: LSTM, parameter noise": (DQN, probes.Walk, {**model("lstm"), **exploring("ParameterNoise")}),
+    "DQN: SoftQ, info": (DQN, Goals, {**exploring("SoftQ"), "info_metrics": ["is_long"]}),
     "PPO: sequences": (PPO, Objects, {"env_config": {"alone": False}}),
     "DQN: sequences, attended": (DQN, Objects, model(sequence_pooling="attention")),
     "A2C: text": (A2C, Told, model(text="characters")),
