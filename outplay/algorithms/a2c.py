@@ -59,10 +59,10 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
         """One gradient step on −log π(a) A + c_v (V − target)² − c_e H, averaged over the batch."""
         config = self.config
-        intrinsic = self.add_intrinsic_rewards(batch)
         estimates = self.estimates(batch, config.lambda_, config.use_gae)
         if config.normalize_values:
             self.update_value_normaliser(batch.rows(estimates.targets))
+        intrinsic = self.add_intrinsic(batch, estimates)
         rows = self.rows(batch, estimates, config.normalize_advantages)
         lr = self.lr(timesteps)
         entropy_coeff = config.entropy_coeff_at(timesteps)

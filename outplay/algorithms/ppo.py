@@ -82,13 +82,13 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
 
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
         config = self.config
-        intrinsic = self.add_intrinsic_rewards(batch)
         if config.use_critic:
             estimates = self.estimates(batch, config.lambda_, config.use_gae)
         else:
             estimates = self.monte_carlo(batch)
         if config.use_critic and config.normalize_values:
             self.update_value_normaliser(batch.rows(estimates.targets))
+        intrinsic = self.add_intrinsic(batch, estimates)
         rows = self.rows(batch, estimates, config.normalize_advantages)
         lr = self.lr(timesteps)
         entropy_coeff = config.entropy_coeff_at(timesteps)

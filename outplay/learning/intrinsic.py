@@ -14,13 +14,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from outplay.groups import ModelConfig
+from outplay.learning.returns import discounted_returns
+from outplay.metrics import RunningMoments
 from outplay.policies.network import Network
 from outplay.settings import NotNegative, Positive, Settings
 from outplay.spaces import Leaf
 
 Array = np.ndarray
 
-_DECAY = 0.9  # per iteration, of the scale of the errors
+GAMMA = 0.99  # discount factor of intrinsic rewards
+EPOCHS = int(__import__("os").environ.get("CE", 4))
 
 
 class IntrinsicConfig(Settings):
@@ -47,15 +50,16 @@ class Embedding(Network):
 
 
 class Distillation:
-    """The two networks, and the scale of their errors."""
+    """The random network, its predictor, the value of intrinsic rewards, and their scale."""
 
     def __init__(self, leaves: tuple[Leaf, ...], config: IntrinsicConfig, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.config = config
         self.target = Embedding(leaves, config.embedding_size, generator)
         self.predictor = Embedding(leaves, config.embedding_size, generator)
+        self.critic = Embedding(leaves, 1, generator)
         self.target.requires_grad_(False)
-        self.weight, self.square = 0.0, 0.0  # of the moving mean of squared deviations of the errors
+        self.returns = RunningMoments(())  # of the discounted sums of errors
 
     def errors(self, observations: tuple[Tensor, ...]) -> Tensor:
         """The prediction error of each observation, (B,)."""
@@ -64,11 +68,15 @@ class Distillation:
         errors: Tensor = (self.predictor(observations) - wanted).square().mean(-1)
         return errors
 
+    def values(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """The value of the intrinsic rewards after each observation, (B,)."""
+        values: Tensor = self.critic(observations).squeeze(-1)
+        return values
+
     def rewards(self, errors: Array, valid: Array) -> Array:
-        """Intrinsic rewards from errors (T, N): standardized by a moving scale. Only `valid` errors count for it."""
-        if valid.any():
-            self.weight = _DECAY * self.weight + (1 - _DECAY)
-            self.square = _DECAY * self.square + (1 - _DECAY) * float(errors[valid].var(dtype=np.float64))
-        scale = (self.square / max(self.weight, 1e-12) + 1e-12) ** 0.5
-        rewards: Array = (self.config.coefficient * errors / scale).astype(np.float32)
+        """Intrinsic rewards from errors (T, N): divided by the standard deviation of their discounted sums so far."""
+        sums = discounted_returns(np.where(valid, errors, 0.0), np.zeros_like(valid), GAMMA)
+        self.returns.update(sums[valid])
+        scale = float(self.returns.variance) ** 0.5 + 1e-8
+        rewards: Array = (errors / scale).astype(np.float32)
         return rewards

@@ -16,7 +16,7 @@ from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Minibatch
 from outplay.fragments import Batch, Fragment
 from outplay.learning import returns
-from outplay.learning.intrinsic import Distillation, IntrinsicConfig
+from outplay.learning.intrinsic import EPOCHS, GAMMA, Distillation, IntrinsicConfig
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments
 from outplay.learning.optimizers import ParameterGroup
 from outplay.policies import ActorCritic
@@ -60,7 +60,7 @@ C = TypeVar("C", bound=AlgorithmConfig)
 
 class OnPolicyState(LearnerState):
     value_moments: Annotated[list[FiniteNumber], Field(min_length=3, max_length=3)]
-    intrinsic_scale: Annotated[list[FiniteNumber], Field(min_length=2, max_length=2)] | None = None
+    intrinsic_returns: Annotated[list[FiniteNumber], Field(min_length=3, max_length=3)] | None = None
 
 
 @dataclass
@@ -70,6 +70,7 @@ class Estimates:
     values: Array
     advantages: Array
     targets: Array
+    intrinsic_targets: Array | None = None  # of the value of intrinsic rewards
 
 
 @dataclass
@@ -83,6 +84,7 @@ class Rows(Minibatch):
     advantages: Tensor
     targets: Tensor  # of the value, normalised like the network's output
     mask: Tensor | None = None  # of the allowed actions
+    intrinsic_targets: Tensor | None = None
     memory: Memory | None = None  # of a recurrent network: how the rows form sequences
 
     def sequences(self, chosen: Array) -> Rows:
@@ -127,51 +129,69 @@ class OnPolicyLearner(Learner[C]):
         seed = seed_for(self.config.seed, "intrinsic")
         self.intrinsic = Distillation(self.policy.leaves, settings, seed)
         self._predictor_flat = self.add_network("rnd", self.intrinsic.predictor)
+        self._critic_flat = self.add_network("rnd_value", self.intrinsic.critic)
         self.add_network("rnd_target", self.intrinsic.target)
-        self.intrinsic.predictor.normalises = self.intrinsic.target.normalises = True
+        for network in (self.intrinsic.predictor, self.intrinsic.critic, self.intrinsic.target):
+            network.normalises = True
 
     def parameter_groups(self) -> Sequence[ParameterGroup]:
         groups = super().parameter_groups()
         if self.intrinsic is None:
             return groups
-        parameters = list(self.intrinsic.predictor.parameters())
-        return [*groups, ParameterGroup("rnd", parameters, self._predictor_flat, self.config.optimizer)]
+        optimizer = self.config.optimizer
+        predictor, critic = (list(n.parameters()) for n in (self.intrinsic.predictor, self.intrinsic.critic))
+        return [
+            *groups,
+            ParameterGroup("rnd", predictor, self._predictor_flat, optimizer),
+            ParameterGroup("rnd_value", critic, self._critic_flat, optimizer),
+        ]
 
     @torch.no_grad()
-    def add_intrinsic_rewards(self, batch: Batch) -> dict[str, float]:
-        """Add the intrinsic rewards of the observations that steps lead to. Returns metrics."""
+    def add_intrinsic(self, batch: Batch, estimates: Estimates) -> dict[str, float]:
+        """Add the advantages of intrinsic rewards to those of the environment's. Returns metrics.
+
+        Intrinsic returns continue from one episode of a lane to the next.
+        """
         if self.intrinsic is None:
             return {}
         if not self.config.normalize_observations:  # otherwise they are updated once per iteration
             self.update_normalisers(batch)
-        following = tuple(
-            np.concatenate([leaf[1:], last[None]])
-            for leaf, last in zip(batch.observations, batch.last_observations, strict=True)
-        )
-        flat = self.tensors(tuple(leaf.reshape(-1, *leaf.shape[2:]) for leaf in following))
-        errors = self.intrinsic.errors(flat).cpu().numpy().reshape(batch.rewards.shape)
-        # After the last step of an episode comes the first observation of another one.
-        inside = batch.valid & ~(batch.terminated | batch.truncated)
-        self.intrinsic_rewards = self.intrinsic.rewards(errors, inside) * inside
-        return {"intrinsic_reward_mean": float(self.intrinsic_rewards[batch.valid].mean())}
+        shape = batch.rewards.shape
+        continues = np.concatenate([batch.valid[1:], np.zeros_like(batch.valid[:1])])
+        flat = self.tensors(tuple(leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observations))
+        last = self.tensors(batch.last_observations)
 
-    def rewards(self, batch: Batch | Fragment) -> Array:
-        rewards = super().rewards(batch)
-        return rewards if self.intrinsic is None else rewards + self.intrinsic_rewards
+        def after(of: Callable[[tuple[Tensor, ...]], Tensor]) -> tuple[Array, Array]:
+            now, end = of(flat).cpu().numpy().reshape(shape), of(last).cpu().numpy()
+            return now, np.where(continues, np.concatenate([now[1:], end[None]]), end)
+
+        _, errors = after(self.intrinsic.errors)
+        values, following = after(self.intrinsic.values)
+        rewards = self.intrinsic.rewards(errors, batch.valid)
+        advantages = returns.gae(rewards, values, following, ~continues, GAMMA, 0.95)
+        estimates.advantages = estimates.advantages + np.float32(self.intrinsic.config.coefficient) * advantages
+        estimates.intrinsic_targets = advantages + values
+        return {"intrinsic_reward_mean": float(rewards[batch.valid].mean()),
+        "intrinsic_adv": float(advantages[batch.valid].std()), "ext_adv": float((estimates.advantages-np.float32(self.intrinsic.config.coefficient) * advantages)[batch.valid].std()),
+        "intrinsic_ev": explained_variance(values, estimates.intrinsic_targets)}
 
     def train_intrinsic(self, rows: Rows, iteration: int, lr: float) -> None:
-        """Train the predictor of intrinsic rewards for one epoch."""
+        """Train the predictor of the random network for one epoch, and the value of intrinsic rewards for several."""
         if self.intrinsic is None:
             return
-        order = torch.from_numpy(stream(self.config.seed, "intrinsic", iteration).permutation(len(rows)))
-        for chosen in torch.split(order.to(self.device), _INTRINSIC_MINIBATCH):
-            observations = tuple(_shuffled(leaf, chosen) for leaf in rows.observations)
-            self.optimizer.step(self.intrinsic.errors(observations).mean(), lr, only=["rnd"])
+        for epoch in range(EPOCHS):
+            order = torch.from_numpy(stream(self.config.seed, "intrinsic", iteration, epoch).permutation(len(rows)))
+            for chosen in torch.split(order.to(self.device), _INTRINSIC_MINIBATCH):
+                observations = tuple(_shuffled(leaf, chosen) for leaf in rows.observations)
+                loss = torch.nn.functional.mse_loss(self.intrinsic.values(observations), rows.intrinsic_targets[chosen])
+                self.optimizer.step(loss, lr, only=["rnd_value"])
+                if epoch == 0:
+                    self.optimizer.step(self.intrinsic.errors(observations).mean(), lr, only=["rnd"])
 
     @property
     def policy_groups(self) -> list[str]:
         """The optimizer's parameter groups of policy and value."""
-        return [name for name in self.optimizer.groups if name != "rnd"]
+        return [name for name in self.optimizer.groups if not name.startswith("rnd")]
 
     @property
     def actor_critic(self) -> ActorCritic:
@@ -240,6 +260,7 @@ class OnPolicyLearner(Learner[C]):
             self.tensor(advantages),
             self.actor_critic.normalised(self.tensor(take(estimates.targets))),
             mask,
+            None if estimates.intrinsic_targets is None else self.tensor(take(estimates.intrinsic_targets)),
             memory,
         )
 
@@ -319,7 +340,8 @@ class OnPolicyLearner(Learner[C]):
         state, tensors = super().state()
         state = {"value_moments": list(self.value_moments), **state}
         if self.intrinsic is not None:
-            state["intrinsic_scale"] = [self.intrinsic.weight, self.intrinsic.square]
+            moments = self.intrinsic.returns
+            state["intrinsic_returns"] = [moments.count, float(moments.mean), float(moments.variance)]
         return state, tensors
 
     def check_moments(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -328,8 +350,9 @@ class OnPolicyLearner(Learner[C]):
 
     def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
         self._load_value_moments(state)
-        if self.intrinsic is not None and state.get("intrinsic_scale") is not None:
-            self.intrinsic.weight, self.intrinsic.square = map(float, state["intrinsic_scale"])
+        if self.intrinsic is not None:
+            count, mean, variance = map(float, state["intrinsic_returns"])
+            self.intrinsic.returns.load(count, np.array(mean), np.array(variance))
         return super().load(state, tensors, segments)
 
     def start_from_weights(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
