@@ -62,7 +62,7 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
         estimates = self.estimates(batch, config.lambda_, config.use_gae)
         if config.normalize_values:
             self.update_value_normaliser(batch.rows(estimates.targets))
-        intrinsic = self.add_intrinsic(batch, estimates)
+        intrinsic = self.add_intrinsic(batch, estimates, config.lambda_)
         rows = self.rows(batch, estimates, config.normalize_advantages)
         lr = self.lr(timesteps)
         entropy_coeff = config.entropy_coeff_at(timesteps)

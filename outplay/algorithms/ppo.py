@@ -88,7 +88,7 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
             estimates = self.monte_carlo(batch)
         if config.use_critic and config.normalize_values:
             self.update_value_normaliser(batch.rows(estimates.targets))
-        intrinsic = self.add_intrinsic(batch, estimates)
+        intrinsic = self.add_intrinsic(batch, estimates, config.lambda_)
         rows = self.rows(batch, estimates, config.normalize_advantages)
         lr = self.lr(timesteps)
         entropy_coeff = config.entropy_coeff_at(timesteps)

@@ -1,11 +1,13 @@
-"""Intrinsic rewards: random network distillation (Burda et al. 2019).
+"""Intrinsic rewards: random network distillation (RND, Burda et al. 2019).
 
 A predictor is trained to reproduce the outputs of a fixed random network. Its error is large for observations that were
-seldom seen, so the error is a reward for reaching new ones.
+seldom seen, so the error is a reward for reaching new ones. As in the paper, a second critic estimates the returns of
+these rewards, and these returns do not end with the episode: to end one costs the agent nothing but the way back.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,25 +16,25 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from outplay.groups import ModelConfig
-from outplay.learning.returns import discounted_returns
+from outplay.learning import returns
 from outplay.metrics import RunningMoments
 from outplay.policies.network import Network
-from outplay.settings import NotNegative, Positive, Settings
+from outplay.settings import Fraction, NotNegative, Positive, Settings
 from outplay.spaces import Leaf
 
 Array = np.ndarray
 
-GAMMA = 0.99  # discount factor of intrinsic rewards
-EPOCHS = int(__import__("os").environ.get("CE", 4))
+VALUE_EPOCHS = 4  # per iteration, of the critic; the predictor has one, since more would make all seen states familiar
 
 
 class IntrinsicConfig(Settings):
-    """Rewards for new observations, added to those of the environment."""
+    """Rewards for new observations. Their advantages are added to those of the environment's rewards."""
 
     type: Literal["RND"] = Field("RND", description="Random network distillation.")
     coefficient: NotNegative = Field(
-        1.0, description="Factor on intrinsic rewards, which are divided by their moving standard deviation."
+        1.0, description="Factor on the advantages of intrinsic rewards, whose returns have standard deviation 1."
     )
+    gamma: Fraction = Field(0.99, description="Discount factor of intrinsic rewards.")
     embedding_size: Positive = Field(64, description="Outputs of the random network and of its predictor.")
 
 
@@ -49,8 +51,17 @@ class Embedding(Network):
         return embedded
 
 
+@dataclass(frozen=True)
+class IntrinsicEstimates:
+    """Intrinsic rewards of a Batch, their advantages and the targets of their critic, (T, N) each."""
+
+    rewards: Array
+    advantages: Array
+    targets: Array
+
+
 class Distillation:
-    """The random network, its predictor, the value of intrinsic rewards, and their scale."""
+    """The random network, its predictor, the critic of intrinsic rewards, and the scale of these rewards."""
 
     def __init__(self, leaves: tuple[Leaf, ...], config: IntrinsicConfig, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -59,7 +70,7 @@ class Distillation:
         self.predictor = Embedding(leaves, config.embedding_size, generator)
         self.critic = Embedding(leaves, 1, generator)
         self.target.requires_grad_(False)
-        self.returns = RunningMoments(())  # of the discounted sums of errors
+        self.moments = RunningMoments(())  # of the discounted sums of errors
 
     def errors(self, observations: tuple[Tensor, ...]) -> Tensor:
         """The prediction error of each observation, (B,)."""
@@ -69,14 +80,39 @@ class Distillation:
         return errors
 
     def values(self, observations: tuple[Tensor, ...]) -> Tensor:
-        """The value of the intrinsic rewards after each observation, (B,)."""
+        """The value of each observation in intrinsic rewards, (B,)."""
         values: Tensor = self.critic(observations).squeeze(-1)
         return values
 
+    def value_loss(self, observations: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+        return nn.functional.mse_loss(self.values(observations), targets)
+
+    @torch.no_grad()
+    def estimates(
+        self, observations: tuple[Tensor, ...], last: tuple[Tensor, ...], valid: Array, lambda_: float
+    ) -> IntrinsicEstimates:
+        """Estimates for T × N observations and the last ones of N lanes. A step is rewarded for the observation that
+        follows it in its lane, which may be the first one of another episode."""
+        errors, values = (of(observations).cpu().numpy().reshape(valid.shape) for of in (self.errors, self.values))
+        last_errors, last_values = (of(last).cpu().numpy() for of in (self.errors, self.values))
+        rewards = self.rewards(_following(errors, last_errors, valid), valid)
+        following = _following(values, last_values, valid)
+        advantages = returns.gae(rewards, values, following, ~_continues(valid), self.config.gamma, lambda_)
+        return IntrinsicEstimates(rewards, advantages, advantages + values)
+
     def rewards(self, errors: Array, valid: Array) -> Array:
-        """Intrinsic rewards from errors (T, N): divided by the standard deviation of their discounted sums so far."""
-        sums = discounted_returns(np.where(valid, errors, 0.0), np.zeros_like(valid), GAMMA)
-        self.returns.update(sums[valid])
-        scale = float(self.returns.variance) ** 0.5 + 1e-8
-        rewards: Array = (errors / scale).astype(np.float32)
+        """Errors (T, N) divided by the standard deviation of their discounted sums, of all iterations so far."""
+        sums = returns.discounted_returns(errors.astype(np.float64), ~_continues(valid), self.config.gamma)
+        self.moments.update(sums[valid])
+        rewards: Array = (errors / (float(self.moments.variance) ** 0.5 + 1e-8)).astype(np.float32)
         return rewards
+
+
+def _continues(valid: Array) -> Array:
+    """Where a valid step follows in the same lane, (T, N)."""
+    return np.concatenate([valid[1:], np.zeros_like(valid[:1])])
+
+
+def _following(values: Array, last: Array, valid: Array) -> Array:
+    """Of values (T, N), the next one in the lane; after the last valid step, that of the lane's last observation."""
+    return np.where(_continues(valid), np.concatenate([values[1:], last[None]]), last)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Minibatch
-from outplay.fragments import Batch, Fragment
+from outplay.fragments import Batch
 from outplay.learning import returns
-from outplay.learning.intrinsic import EPOCHS, GAMMA, Distillation, IntrinsicConfig
+from outplay.learning.intrinsic import VALUE_EPOCHS, Distillation, IntrinsicConfig
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments
 from outplay.learning.optimizers import ParameterGroup
 from outplay.policies import ActorCritic
@@ -70,7 +70,7 @@ class Estimates:
     values: Array
     advantages: Array
     targets: Array
-    intrinsic_targets: Array | None = None  # of the value of intrinsic rewards
+    intrinsic_targets: Array | None = None  # of the critic of intrinsic rewards
 
 
 @dataclass
@@ -84,8 +84,8 @@ class Rows(Minibatch):
     advantages: Tensor
     targets: Tensor  # of the value, normalised like the network's output
     mask: Tensor | None = None  # of the allowed actions
-    intrinsic_targets: Tensor | None = None
     memory: Memory | None = None  # of a recurrent network: how the rows form sequences
+    intrinsic_targets: Tensor | None = None  # of the critic of intrinsic rewards
 
     def sequences(self, chosen: Array) -> Rows:
         """The rows of some sequences."""
@@ -146,44 +146,29 @@ class OnPolicyLearner(Learner[C]):
             ParameterGroup("rnd_value", critic, self._critic_flat, optimizer),
         ]
 
-    @torch.no_grad()
-    def add_intrinsic(self, batch: Batch, estimates: Estimates) -> dict[str, float]:
-        """Add the advantages of intrinsic rewards to those of the environment's. Returns metrics.
-
-        Intrinsic returns continue from one episode of a lane to the next.
-        """
+    def add_intrinsic(self, batch: Batch, estimates: Estimates, lambda_: float) -> dict[str, float]:
+        """Add the advantages of intrinsic rewards to those of the environment's. Returns metrics."""
         if self.intrinsic is None:
             return {}
         if not self.config.normalize_observations:  # otherwise they are updated once per iteration
             self.update_normalisers(batch)
-        shape = batch.rewards.shape
-        continues = np.concatenate([batch.valid[1:], np.zeros_like(batch.valid[:1])])
-        flat = self.tensors(tuple(leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observations))
+        observations = self.tensors(tuple(leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observations))
         last = self.tensors(batch.last_observations)
-
-        def after(of: Callable[[tuple[Tensor, ...]], Tensor]) -> tuple[Array, Array]:
-            now, end = of(flat).cpu().numpy().reshape(shape), of(last).cpu().numpy()
-            return now, np.where(continues, np.concatenate([now[1:], end[None]]), end)
-
-        _, errors = after(self.intrinsic.errors)
-        values, following = after(self.intrinsic.values)
-        rewards = self.intrinsic.rewards(errors, batch.valid)
-        advantages = returns.gae(rewards, values, following, ~continues, GAMMA, 0.95)
-        estimates.advantages = estimates.advantages + np.float32(self.intrinsic.config.coefficient) * advantages
-        estimates.intrinsic_targets = advantages + values
-        return {"intrinsic_reward_mean": float(rewards[batch.valid].mean()),
-        "intrinsic_adv": float(advantages[batch.valid].std()), "ext_adv": float((estimates.advantages-np.float32(self.intrinsic.config.coefficient) * advantages)[batch.valid].std()),
-        "intrinsic_ev": explained_variance(values, estimates.intrinsic_targets)}
+        found = self.intrinsic.estimates(observations, last, batch.valid, lambda_)
+        estimates.advantages = estimates.advantages + self.intrinsic.config.coefficient * found.advantages
+        estimates.intrinsic_targets = found.targets
+        return {"intrinsic_reward_mean": float(batch.rows(found.rewards).mean())}
 
     def train_intrinsic(self, rows: Rows, iteration: int, lr: float) -> None:
-        """Train the predictor of the random network for one epoch, and the value of intrinsic rewards for several."""
+        """Train the predictor of the random network for one epoch, and the critic of intrinsic rewards for several."""
         if self.intrinsic is None:
             return
-        for epoch in range(EPOCHS):
+        assert rows.intrinsic_targets is not None
+        for epoch in range(VALUE_EPOCHS):
             order = torch.from_numpy(stream(self.config.seed, "intrinsic", iteration, epoch).permutation(len(rows)))
             for chosen in torch.split(order.to(self.device), _INTRINSIC_MINIBATCH):
                 observations = tuple(_shuffled(leaf, chosen) for leaf in rows.observations)
-                loss = torch.nn.functional.mse_loss(self.intrinsic.values(observations), rows.intrinsic_targets[chosen])
+                loss = self.intrinsic.value_loss(observations, rows.intrinsic_targets[chosen])
                 self.optimizer.step(loss, lr, only=["rnd_value"])
                 if epoch == 0:
                     self.optimizer.step(self.intrinsic.errors(observations).mean(), lr, only=["rnd"])
@@ -260,8 +245,8 @@ class OnPolicyLearner(Learner[C]):
             self.tensor(advantages),
             self.actor_critic.normalised(self.tensor(take(estimates.targets))),
             mask,
-            None if estimates.intrinsic_targets is None else self.tensor(take(estimates.intrinsic_targets)),
             memory,
+            None if estimates.intrinsic_targets is None else self.tensor(take(estimates.intrinsic_targets)),
         )
 
     def inputs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor | None, Memory | None, Callable[[Array], Array]]:
@@ -340,7 +325,7 @@ class OnPolicyLearner(Learner[C]):
         state, tensors = super().state()
         state = {"value_moments": list(self.value_moments), **state}
         if self.intrinsic is not None:
-            moments = self.intrinsic.returns
+            moments = self.intrinsic.moments
             state["intrinsic_returns"] = [moments.count, float(moments.mean), float(moments.variance)]
         return state, tensors
 
@@ -348,11 +333,16 @@ class OnPolicyLearner(Learner[C]):
         super().check_moments(state, tensors)
         validated_part(OnPolicyState, state)
 
+    def check(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> None:
+        super().check(state, tensors, segments)
+        if self.intrinsic is not None and state.get("intrinsic_returns") is None:
+            raise ValueError("intrinsic_returns is missing")
+
     def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:
         self._load_value_moments(state)
         if self.intrinsic is not None:
             count, mean, variance = map(float, state["intrinsic_returns"])
-            self.intrinsic.returns.load(count, np.array(mean), np.array(variance))
+            self.intrinsic.moments.load(count, np.array(mean), np.array(variance))
         return super().load(state, tensors, segments)
 
     def start_from_weights(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:

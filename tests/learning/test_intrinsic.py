@@ -31,18 +31,58 @@ def test_errors_fall_where_the_predictor_was_trained() -> None:
 
 
 def test_rewards_by_hand() -> None:
-    rnd = Distillation(leaves(probes.Walk.observation_space), IntrinsicConfig(coefficient=0.5), seed=0)
-    errors = np.array([[1.0, 5.0], [3.0, 100.0]])
-    valid = np.array([[True, True], [True, False]])  # variance of 1, 5, 3: 8/3
-    assert np.allclose(rnd.rewards(errors, valid), 0.5 * errors / np.sqrt(8 / 3))
-    # The moving mean of variances: weights 0.1 · 0.9 for 8/3, and 0.1 for 0.
+    rnd = Distillation(leaves(probes.Walk.observation_space), IntrinsicConfig(gamma=0.5), seed=0)
+    errors = np.array([[1.0, 5.0], [4.0, 100.0]])
+    valid = np.array([[True, True], [True, False]])  # discounted sums: 1 + 4/2, 4 and 5, of variance 2/3
+    assert np.allclose(rnd.rewards(errors, valid), errors / np.sqrt(2 / 3))
+    # The sums of all iterations count alike: 3, 4, 5 and 1.5, 1.5, 1, 1.
     again = rnd.rewards(np.ones((2, 2)), np.ones((2, 2), bool))
-    assert np.allclose(again, 0.5 / np.sqrt(8 / 3 * 0.09 / 0.19))
+    assert np.allclose(again, 1 / np.std([3, 4, 5, 1.5, 1.5, 1, 1]))
 
 
-def test_episodes_of_one_step_have_no_intrinsic_rewards() -> None:
-    with PPO(env=probes.OneStep, config=SMALL) as trainer:
-        assert trainer.train()["learner"]["intrinsic_reward_mean"] == 0.0
+def test_estimates_by_hand() -> None:
+    rnd = Distillation(leaves(probes.Walk.observation_space), IntrinsicConfig(gamma=0.5), seed=0)
+    observations, last = torch.randn(6, 2), torch.randn(2, 2)  # 3 steps of 2 lanes; the second lane waits at the end
+    valid = np.array([[True, True], [True, True], [True, False]])
+    with torch.no_grad():
+        error, value, last_error, last_value = (
+            of((x,)).numpy().reshape(-1, 2) for x in (observations, last) for of in (rnd.errors, rnd.values)
+        )
+    found = rnd.estimates((observations,), (last,), valid, lambda_=0.0)
+    rewarded = np.array([[error[1, 0], error[1, 1]], [error[2, 0], last_error[0, 1]], [last_error[0, 0], 0]])
+    rewards = rewarded / float(rnd.moments.variance) ** 0.5
+    following = np.array([[value[1, 0], value[1, 1]], [value[2, 0], last_value[0, 1]], [last_value[0, 0], 0]])
+    targets = rewards + 0.5 * following
+    assert np.allclose(found.rewards[valid], rewards[valid], rtol=1e-4)
+    assert np.allclose(found.targets[valid], targets[valid], rtol=1e-4)
+    assert np.allclose(found.advantages[valid], (targets - value)[valid], rtol=1e-4, atol=1e-6)
+
+
+class Draws(probes.OneStep):
+    """Episodes of one step, each with another observation."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observe(float(self.np_random.uniform(-1, 1))), {}
+
+
+def test_the_end_of_an_episode_does_not_end_intrinsic_returns() -> None:
+    """Otherwise an agent that finds new observations would avoid the goal."""
+    with PPO(env=Draws, config={**SMALL, "gamma": 0.9}) as trainer:
+        mean = trainer.train()["learner"]["intrinsic_reward_mean"]
+        assert mean > 0
+        assert trainer.learner.intrinsic.moments.variance > 0
+        sums = float(trainer.learner.intrinsic.moments.mean) / float(trainer.learner.intrinsic.moments.variance) ** 0.5
+        assert sums > 5 * mean  # 32 steps per lane, of which each is the last one of its episode
+
+
+def test_a_checkpoint_without_their_scale_is_refused() -> None:
+    with PPO(env=probes.Walk, config=SMALL) as trainer:
+        trainer.train()
+        state, tensors = trainer.learner.state()
+        del state["intrinsic_returns"]
+        with pytest.raises(ValueError, match="intrinsic_returns is missing"):
+            trainer.learner.check(state, tensors, {})
 
 
 @pytest.mark.parametrize("algorithm", [PPO, A2C])
