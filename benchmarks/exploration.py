@@ -3,8 +3,8 @@
     python benchmarks/exploration.py [--seeds 5] [--only maze,mountaincar] [--plot docs/exploration.png]
 
 The maze has its only reward, 1, at the goal, 37 steps from the start. MountainCar-v0 gives −1 per step until the goal,
-for 200 steps at most. Both sides have the same settings, apart from `intrinsic_reward`; a third one explores by a higher
-entropy bonus instead. A run has solved its environment when the mean return of the last 100 episodes reaches the goal
+for 200 steps at most. All sides have the same settings, apart from `intrinsic_reward`, and from a higher entropy bonus
+of the second one. A run has solved its environment when the mean return of the last 100 episodes reaches the goal
 below; then it stops. A run that does not solve it counts with all its steps, so its figure is a lower bound.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from pydantic.fields import FieldInfo
 
@@ -62,8 +63,8 @@ def algorithm_groups(name: str) -> Iterator[Group]:
     name, config = found.__name__, found.Config
     yield Group(rows(config, AlgorithmConfig), algorithm=name)
     for key, field in config.model_fields.items():
-        kind, shared = type(field.default), _shared_group(key)
-        if issubclass(kind, Settings) and kind is not shared:
+        kind, shared = _nested(field), _shared_group(key)
+        if kind is not None and kind is not shared:
             yield Group(rows(kind, shared), key, name, kind.__doc__ or "")
 
 
@@ -103,7 +104,13 @@ def option_for(name: str, options: Collection[str]) -> str:
 
 def _shared_group(name: str) -> type[Settings] | None:
     field = AlgorithmConfig.model_fields.get(name)
-    return type(field.default) if field is not None else None
+    return None if field is None else _nested(field)
+
+
+def _nested(field: FieldInfo) -> type[Settings] | None:
+    """The class of nested settings: of the default, or of what can be given instead of null."""
+    kinds = [type(field.default), *get_args(field.annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
 
 
 def rows(cls: type[Settings], base: type[Settings] | None = None) -> list[Row]:

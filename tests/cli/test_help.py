@@ -72,6 +72,11 @@ def test_all_settings_of_an_algorithm_are_listed_once(cli: Callable[..., Outcome
     assert float(defaults["lr"]) == config.model_fields["lr"].default
 
 
+def test_nested_settings_that_are_off_by_default_are_listed() -> None:
+    nested = {group.prefix: [row.name for row in group.rows] for group in settings_of("PPO")}
+    assert nested["intrinsic_reward"] == ["type", "coefficient", "gamma", "embedding_size"]
+
+
 def test_settings_of_experiments_and_metrics_are_listed(cli: Callable[..., Outcome]) -> None:
     code, out, _ = cli("settings")
     assert code == 0
