@@ -135,3 +135,13 @@ def test_a_recurrent_network_learns_with_them() -> None:
 def test_dqn_has_no_such_setting() -> None:
     with pytest.raises(ConfigError, match="intrinsic_reward"):
         DQN(env=probes.Walk, config=SMALL)
+
+
+@pytest.mark.slow
+def test_ppo_finds_the_goal_of_a_maze_with_them() -> None:
+    """Without them it does not, in 250,000 steps: benchmarks/exploration.py."""
+    config = {"num_workers": 0, "num_envs": 16, "train_batch_size": 2048, "lr": 1e-3, "seed": 2, "intrinsic_reward": {}}
+    with PPO(env="outplay.envs.examples:Maze", config=config) as trainer:
+        result = trainer.learn(250_000, stop={"episode_return_mean": 0.9}).last_result
+        assert result is not None
+        assert result["episode_return_mean"] >= 0.9
