@@ -141,7 +141,7 @@ def test_dqn_has_no_such_setting() -> None:
 def test_ppo_finds_the_goal_of_a_maze_with_them() -> None:
     """Without them it does not, in 250,000 steps: benchmarks/exploration.py."""
     config = {"num_workers": 0, "num_envs": 16, "train_batch_size": 2048, "lr": 1e-3, "seed": 2, "intrinsic_reward": {}}
-    with PPO(env="outplay.envs.examples:Maze", config=config) as trainer:
+    with PPO(env="outplay.envs.examples:Maze", config=config, env_config={"max_steps": 70}) as trainer:
         result = trainer.learn(250_000, stop={"episode_return_mean": 0.9}).last_result
         assert result is not None
         assert result["episode_return_mean"] >= 0.9
