@@ -1,0 +1,434 @@
+"""Search spaces: values in a config that are to be chosen.
+
+>>> space = Space({"lr": loguniform(1e-5, 1e-2), "model": {"layers": grid_search([1, 2])}, "env": "CartPole-v1"})
+>>> space.names
+('lr', 'model/layers')
+>>> space.config({"lr": 0.001, "model/layers": 2})
+{'lr': 0.001, 'model': {'layers': 2}, 'env': 'CartPole-v1'}
+
+A variable's name is its path in the config. Values of `choice` and `grid_search` may contain variables themselves:
+these exist only if that value is chosen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from outplay.errors import ConfigError, nearest
+
+Values = dict[str, Any]  # of variables, by their names
+
+
+class Domain(ABC):
+    """The values of a variable. Domains are not changed."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator) -> Any:
+        """One value at random."""
+
+
+@dataclass(frozen=True)
+class Float(Domain):
+    """Floats from `low` to `high`; with `log`, uniform in their logarithm; with `q`, multiples of `q`."""
+
+    low: float
+    high: float
+    log: bool = False
+    q: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_range(self.low, self.high, self.log, self.q, "uniform")
+
+    def sample(self, rng: np.random.Generator) -> float:
+        value = _between(rng, self.low, self.high, self.log)
+        return value if self.q is None else _rounded(value, self.q, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Integer(Domain):
+    """Integers from `low` to `high`, without `high`; with `q`, multiples of `q`, `high` included."""
+
+    low: int
+    high: int
+    log: bool = False
+    q: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("low", self.low), ("high", self.high), ("q", self.q)):
+            if isinstance(value, bool) or int(value) != value:
+                raise ConfigError(f"{name} of randint must be an integer, not {value!r}")
+        _check_range(self.low, self.high, self.log, self.q, "randint")
+
+    @property
+    def last(self) -> int:
+        """The largest value."""
+        return self.high - 1 if self.q == 1 else self.high // self.q * self.q
+
+    def sample(self, rng: np.random.Generator) -> int:
+        if not self.log and self.q == 1:
+            return int(rng.integers(self.low, self.high))
+        value = _between(rng, self.low, self.high, self.log)
+        return int(min(_rounded(value, self.q, self.low, self.high) if self.q > 1 else math.floor(value), self.last))
+
+
+@dataclass(frozen=True)
+class Normal(Domain):
+    """Normally distributed floats; with `q`, multiples of `q`."""
+
+    mean: float
+    sd: float
+    q: float | None = None
+
+    def sample(self, rng: np.random.Generator) -> float:
+        value = float(rng.normal(self.mean, self.sd))
+        return value if self.q is None else _rounded(value, self.q, -math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Categorical(Domain):
+    """One of several values, of any type."""
+
+    values: tuple[Any, ...]
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        return self.values[int(rng.integers(len(self.values)))]
+
+
+@dataclass(frozen=True)
+class Grid(Domain):
+    """All of several values, one after the other."""
+
+    values: tuple[Any, ...]
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        return self.values[int(rng.integers(len(self.values)))]
+
+
+@dataclass(frozen=True)
+class Computed(Domain):
+    """The value of a function of the config. It sees the other variables' values."""
+
+    function: Callable[[Any], Any]
+
+    def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002
+        raise ConfigError("sample_from has no values of its own: it needs a config")
+
+
+def uniform(low: float, high: float) -> Domain:
+    """Floats from `low` to `high`."""
+    return Float(low, high)
+
+
+def quniform(low: float, high: float, q: float) -> Domain:
+    """Multiples of `q` from `low` to `high`."""
+    return Float(low, high, q=q)
+
+
+def loguniform(low: float, high: float) -> Domain:
+    """Floats from `low` to `high`, uniform in their logarithm."""
+    return Float(low, high, log=True)
+
+
+def qloguniform(low: float, high: float, q: float) -> Domain:
+    """Multiples of `q` from `low` to `high`, uniform in their logarithm."""
+    return Float(low, high, log=True, q=q)
+
+
+def randint(low: int, high: int) -> Domain:
+    """Integers from `low` to `high`, without `high`."""
+    return Integer(low, high)
+
+
+def qrandint(low: int, high: int, q: int = 1) -> Domain:
+    """Multiples of `q` from `low` to `high`, `high` included."""
+    return Integer(low, high, q=q) if q > 1 else Integer(low, high + 1)
+
+
+def lograndint(low: int, high: int) -> Domain:
+    """Integers from `low` to `high`, without `high`, uniform in their logarithm."""
+    return Integer(low, high, log=True)
+
+
+def randn(mean: float = 0.0, sd: float = 1.0) -> Domain:
+    """Normally distributed floats."""
+    return Normal(mean, sd)
+
+
+def qrandn(mean: float, sd: float, q: float) -> Domain:
+    """Normally distributed multiples of `q`."""
+    return Normal(mean, sd, q)
+
+
+def choice(values: Sequence[Any]) -> Domain:
+    """One of the values. They may contain variables of their own."""
+    return Categorical(_listed(values, "choice"))
+
+
+def grid_search(values: Sequence[Any]) -> Domain:
+    """Each of the values: as many trials as there are combinations of all grids."""
+    return Grid(_listed(values, "grid_search"))
+
+
+def sample_from(function: Callable[[Any], Any]) -> Domain:
+    """The value of `function(config)`, computed when the other variables are chosen.
+
+    >>> {"layers": choice([1, 2]), "size": sample_from(lambda config: 64 * config["layers"])}
+
+    Ray's form `lambda spec: 64 * spec.config.layers` works, too.
+    """
+    if not callable(function):
+        raise ConfigError(f"sample_from takes a function of the config, not {function!r}")
+    return Computed(function)
+
+
+def _listed(values: Any, name: str) -> tuple[Any, ...]:
+    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or len(values) == 0:
+        raise ConfigError(f"{name} takes a list with at least one value, not {values!r}")
+    return tuple(values.tolist() if isinstance(values, np.ndarray) else values)
+
+
+def _check_range(low: float, high: float, log: bool, q: float | None, name: str) -> None:
+    for value in (low, high):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ConfigError(f"{name} takes two numbers, not {low!r} and {high!r}")
+    if low >= high:
+        raise ConfigError(f"{name}: the lower bound {low!r} must be below the upper bound {high!r}")
+    if log and low <= 0:
+        raise ConfigError(f"{name}: on a logarithmic scale the lower bound must be above 0, not {low!r}")
+    if q is not None and q <= 0:
+        raise ConfigError(f"{name}: q must be above 0, not {q!r}")
+
+
+def _between(rng: np.random.Generator, low: float, high: float, log: bool) -> float:
+    if log:
+        return min(max(math.exp(rng.uniform(math.log(low), math.log(high))), low), high)
+    return float(rng.uniform(low, high))
+
+
+def _rounded(value: float, q: float, low: float, high: float) -> float:
+    """The multiple of `q` that is nearest to `value`, within the bounds."""
+    rounded = round(value / q) * q
+    if rounded < low:
+        rounded = math.ceil(low / q) * q
+    if rounded > high:
+        rounded = math.floor(high / q) * q
+    return float(round(rounded, 12))
+
+
+# Variables in a config.
+
+MAKERS: dict[str, Callable[..., Domain]] = {
+    "grid_search": grid_search, "choice": choice, "uniform": uniform, "quniform": quniform, "loguniform": loguniform,
+    "qloguniform": qloguniform, "randint": randint, "qrandint": qrandint, "lograndint": lograndint, "randn": randn,
+    "qrandn": qrandn,
+}  # fmt: skip
+_TAKE_LISTS = ("grid_search", "choice")
+
+
+def parsed(config: Any, where: str = "") -> Any:
+    """A config from a file, where variables are written as {"loguniform": [1e-5, 1e-2]}."""
+    if isinstance(config, Mapping):
+        if len(config) == 1 and (name := next(iter(config))) in MAKERS:
+            return _made(name, config[name], where)
+        return {key: parsed(value, f"{where}/{key}" if where else str(key)) for key, value in config.items()}
+    if isinstance(config, list):
+        return [parsed(value, f"{where}/{i}") for i, value in enumerate(config)]
+    return config
+
+
+def _made(name: str, given: Any, where: str) -> Domain:
+    if not isinstance(given, list):
+        raise ConfigError(f"{where or 'the config'}: {name} takes a list, not {given!r}")
+    try:
+        return MAKERS[name](parsed(given, where)) if name in _TAKE_LISTS else MAKERS[name](*given)
+    except (ConfigError, TypeError) as error:
+        reason = error if isinstance(error, ConfigError) else f"{name}: wrong number of values in {given!r}"
+        raise ConfigError(f"{where or 'the config'}: {reason}") from error
+
+
+class Resolved(dict[str, Any]):
+    """A config as `sample_from` functions see it: items, attributes, and Ray's `spec.config`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "config":
+            return self
+        try:
+            value = self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+        return Resolved(value) if type(value) is dict else value
+
+
+class _Missing(Exception):  # noqa: N818 - not an error: the value of a variable is asked for
+    def __init__(self, name: str, domain: Domain) -> None:
+        super().__init__(name)
+        self.name, self.domain = name, domain
+
+
+class Space:
+    """The variables of a config."""
+
+    _ATTEMPTS: ClassVar[int] = 100
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        if not isinstance(config, Mapping):
+            raise ConfigError(f"config must be a dict, not {config!r}")
+        self.template = _with_grids(config)
+        found = dict(_variables(self.template, ""))
+        self.domains: dict[str, Domain] = {n: d for n, d in found.items() if not isinstance(d, Computed)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The variables that always exist. Others may exist within the values of `choice` and `grid_search`."""
+        return tuple(self.domains)
+
+    @property
+    def grids(self) -> dict[str, Grid]:
+        return {name: domain for name, domain in self.domains.items() if isinstance(domain, Grid)}
+
+    @property
+    def grid_size(self) -> int:
+        """The number of combinations of all grids."""
+        return math.prod(len(grid.values) for grid in self.grids.values())
+
+    def grid_point(self, index: int) -> Values:
+        """Combination number `index` of the grids. The last grid changes fastest."""
+        grids = self.grids
+        positions = np.unravel_index(index, [len(grid.values) for grid in grids.values()]) if grids else ()
+        return {
+            name: grid.values[int(position)] for (name, grid), position in zip(grids.items(), positions, strict=True)
+        }
+
+    def choose(self, ask: Callable[[str, Domain], Any]) -> Values:
+        """The values of all variables. `ask` chooses one value; it is called for those that exist, in order."""
+        values: Values = {}
+        for _ in range(self._ATTEMPTS):
+            try:
+                _filled(self.template, "", values)
+            except _Missing as missing:
+                values[missing.name] = ask(missing.name, missing.domain)
+            else:
+                return values
+        raise ConfigError(f"the config has more than {self._ATTEMPTS} variables; some values contain themselves")
+
+    def sample(self, rng: np.random.Generator, given: Values | None = None) -> Values:
+        """Random values of all variables; those that are `given` are taken."""
+        known = given or {}
+        return self.choose(lambda name, domain: known[name] if name in known else domain.sample(rng))
+
+    def config(self, values: Values) -> dict[str, Any]:
+        """The config with these values of its variables. Raises ConfigError if one is missing or unknown."""
+        used: set[str] = set()
+        try:
+            filled = _filled(self.template, "", values, used)
+        except _Missing as missing:
+            raise ConfigError(f"the value of {missing.name!r} is missing in {values!r}") from None
+        if unknown := [name for name in values if name not in used]:
+            raise ConfigError(f"the config has no variable {unknown[0]!r}{nearest(unknown[0], self.names)}")
+        config: dict[str, Any] = _computed(filled)
+        return config
+
+
+def _with_grids(config: Any) -> Any:
+    """Ray writes a grid as {"grid_search": […]}; here it is a Domain."""
+    if isinstance(config, Mapping):
+        if set(config) == {"grid_search"}:
+            return grid_search(config["grid_search"])
+        return {key: _with_grids(value) for key, value in config.items()}
+    if isinstance(config, list):
+        return [_with_grids(value) for value in config]
+    return config
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}/{key}" if path else str(key)
+
+
+def _children(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+
+
+def _variables(value: Any, path: str) -> Iterator[tuple[str, Domain]]:
+    if isinstance(value, Domain):
+        yield path, value
+    for key, child in _children(value):
+        yield from _variables(child, _join(path, key))
+
+
+def _filled(value: Any, path: str, values: Values, used: set[str] | None = None) -> Any:
+    """`value` with variables replaced by their values. Raises _Missing for the first one that has none."""
+    if isinstance(value, Computed):
+        return value
+    if isinstance(value, Domain):
+        if path not in values:
+            raise _Missing(path, value)
+        if used is not None:
+            used.add(path)
+        chosen = values[path]
+        return _filled(chosen, path, values, used) if isinstance(chosen, dict | list | tuple) else chosen
+    if isinstance(value, dict):
+        return {key: _filled(child, _join(path, key), values, used) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_filled(child, _join(path, i), values, used) for i, child in enumerate(value))
+    return value
+
+
+def _computed(config: Any) -> Any:
+    """The config with the values of all `sample_from`. They may depend on each other."""
+    waiting = [(path, domain) for path, domain in _paths(config, ()) if isinstance(domain, Computed)]
+    for _ in range(len(waiting)):
+        if not waiting:
+            break
+        later, error = [], None
+        for path, domain in waiting:
+            try:
+                value = domain.function(Resolved(_without_computed(config)))
+            except (KeyError, AttributeError, IndexError, TypeError) as reason:
+                later.append((path, domain))
+                error = reason
+            else:
+                _set(config, path, value)
+        if error is not None and len(later) == len(waiting):
+            name = "/".join(map(str, later[0][0]))
+            raise ConfigError(f"sample_from of {name!r} raises {type(error).__name__}: {error}") from error
+        waiting = later
+    return config
+
+
+def _paths(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if isinstance(value, Domain):
+        yield path, value
+    for key, child in _children(value):
+        yield from _paths(child, (*path, key))
+
+
+def _without_computed(value: Any) -> Any:
+    """A copy without the values that are not computed yet, so that asking for one raises KeyError."""
+    if isinstance(value, dict):
+        return {k: _without_computed(v) for k, v in value.items() if not isinstance(v, Computed)}
+    return value
+
+
+def _set(config: Any, path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        config = config[key]
+    if isinstance(config, tuple):
+        raise ConfigError("sample_from cannot be used within a tuple; use a list")
+    config[path[-1]] = value
+
+
+def grid_points(space: Space) -> Iterator[Values]:
+    """All combinations of the grids."""
+    grids = space.grids
+    for values in itertools.product(*(grid.values for grid in grids.values())):
+        yield dict(zip(grids, values, strict=True))
