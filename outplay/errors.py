@@ -17,7 +17,8 @@
     │   └── EnvTimeoutError    (TimeoutError)   a step or reset exceeded env_step_timeout_s
     ├── CheckpointError                         a checkpoint is missing, damaged, or does not fit
     ├── CallbackError                           a callback raised, or added a metric that is not a number
-    └── RunError                                a run cannot continue: its folder, its disk, its files
+    ├── RunError                                a run cannot continue: its folder, its disk, its files
+    └── TuneError                               trials of a study have failed
 
 Each message says what is wrong and, if there is one, the remedy.
 """
@@ -128,6 +129,14 @@ class CallbackError(OutplayError):
 
 class RunError(OutplayError):
     """A run cannot continue: its folder cannot be written, the disk is full, or its files are inconsistent."""
+
+
+class TuneError(OutplayError):
+    """Trials of a study have failed. `analysis` has the results of all others, and the tracebacks of these."""
+
+    def __init__(self, message: str, analysis: Any = None) -> None:
+        super().__init__(message)
+        self.analysis = analysis
 
 
 _MOST_LISTED = 8  # names in one message

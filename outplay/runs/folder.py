@@ -60,7 +60,21 @@ class RunFolder:
     @classmethod
     def create(cls, results: Path, experiment: str, algorithm: str, env: str) -> RunFolder:
         """Create and lock a new folder RESULTS/<experiment>/<ALGO>_<env>_<id>_<date>."""
-        folder = cls(new_run_folder(results, experiment, algorithm, env))
+        return cls._locked_new(new_run_folder(results, experiment, algorithm, env))
+
+    @classmethod
+    def create_at(cls, path: str | Path) -> RunFolder:
+        """Create and lock a new folder at this path."""
+        path = as_path(path)
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise RunError(f"the run folder {path} cannot be created: {error.strerror or error}") from error
+        return cls._locked_new(path)
+
+    @classmethod
+    def _locked_new(cls, path: Path) -> RunFolder:
+        folder = cls(path)
         try:
             folder.lock()
         except BaseException:

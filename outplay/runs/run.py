@@ -93,31 +93,36 @@ class Run:
         folders: Iterable[Path] = (),
         init_from: str | None = None,
         callbacks: Sequence[Callback | str] = (),
+        folder: str | Path | None = None,
     ) -> Run:
         """Create a new run. All settings are checked before its folder is created.
 
         `experiment` has the keys of an experiment file: env, run, stop, config. `results` is the folder of all runs.
         `folders` are additional folders to import modules from. `init_from` is a run or checkpoint to take the initial
-        weights from. `callbacks` are objects or import paths.
+        weights from. `callbacks` are objects or import paths. `folder` is the run's own folder, which must not exist;
+        default: a new one in `results`.
         """
         if not isinstance(experiment, Experiment) or not experiment.name:
             experiment = checked_experiment(dict(experiment), "Run.create()")
         results = results_folder(results)
         experiment, algorithm, instances = loading.assemble(experiment, folders, callbacks)
-        folder = None
+        made = None
         try:
             if init_from is not None:
                 algorithm.load_weights(loading.find_weights(init_from, results))
-            folder = RunFolder.create(results, experiment.name, type(algorithm).__name__, algorithm.env_spec.name)
-            run = cls(experiment, algorithm, folder, instances)
+            if folder is None:
+                made = RunFolder.create(results, experiment.name, type(algorithm).__name__, algorithm.env_spec.name)
+            else:
+                made = RunFolder.create_at(folder)
+            run = cls(experiment, algorithm, made, instances)
             run._write_config()
             if init_from is not None:
                 run.save()  # a run that is killed before its first checkpoint resumes from these weights
         except BaseException:
             algorithm.stop()
-            if folder is not None:
+            if made is not None:
                 with suppress(OutplayError):  # the first error is the one that matters to the user
-                    folder.remove()
+                    made.remove()
             raise
         return run
 
@@ -323,6 +328,13 @@ class Run:
             self._recorder.saved_at = -1
             self.save()
 
+    def restore(self, checkpoint: str | Path) -> None:
+        """Continue from this checkpoint, of this run or of another one. The next step removes what is later."""
+        self.algorithm.restore(checkpoint)
+        if self.algorithm.run is not self:  # the run of a trainer was rewound with it
+            self.rewind()
+        self._stopping.start(self.folder.results_until(self.algorithm.iteration)[0])
+
     def rewind(self) -> None:
         """The algorithm was restored to an earlier iteration. The next step removes what was recorded after it."""
         self._recorder.rewind()
@@ -335,6 +347,12 @@ class Run:
         path = self._checkpoint_path
         self._save()
         return path
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The checkpoint of this iteration, if it was saved."""
+        is_saved = self._recorder.saved_at == self.algorithm.iteration and self._folder is not None
+        return self._checkpoint_path if is_saved else None
 
     @property
     def _checkpoint_path(self) -> Path:

@@ -75,3 +75,8 @@ def number(result: Mapping[str, Any], metric: str) -> float:
         except (TypeError, ValueError):
             return math.nan
     return float(value)
+
+
+def known(score: float) -> float:
+    """A score to sort by: NaN is the worst."""
+    return -math.inf if math.isnan(score) else score

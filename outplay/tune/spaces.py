@@ -12,7 +12,6 @@ these exist only if that value is chosen.
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,6 +155,11 @@ def lograndint(low: int, high: int) -> Domain:
     return Integer(low, high, log=True)
 
 
+def qlograndint(low: int, high: int, q: int) -> Domain:
+    """Multiples of `q` from `low` to `high`, `high` included, uniform in their logarithm."""
+    return Integer(low, high, log=True, q=q)
+
+
 def randn(mean: float = 0.0, sd: float = 1.0) -> Domain:
     """Normally distributed floats."""
     return Normal(mean, sd)
@@ -226,7 +230,8 @@ def _rounded(value: float, q: float, low: float, high: float) -> float:
 
 MAKERS: dict[str, Callable[..., Domain]] = {
     "grid_search": grid_search, "choice": choice, "uniform": uniform, "quniform": quniform, "loguniform": loguniform,
-    "qloguniform": qloguniform, "randint": randint, "qrandint": qrandint, "lograndint": lograndint, "randn": randn,
+    "qloguniform": qloguniform, "randint": randint, "qrandint": qrandint, "lograndint": lograndint,
+    "qlograndint": qlograndint, "randn": randn,
     "qrandn": qrandn,
 }  # fmt: skip
 _TAKE_LISTS = ("grid_search", "choice")
@@ -251,6 +256,36 @@ def _made(name: str, given: Any, where: str) -> Domain:
     except (ConfigError, TypeError) as error:
         reason = error if isinstance(error, ConfigError) else f"{name}: wrong number of values in {given!r}"
         raise ConfigError(f"{where or 'the config'}: {reason}") from error
+
+
+def described(config: Any) -> Any:
+    """A config with variables as in a file, for study.json. `parsed` reads it; functions and objects are text."""
+    if isinstance(config, Domain):
+        return _described(config)
+    if isinstance(config, Mapping):
+        return {str(key): described(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [described(value) for value in config]
+    return config if type(config) in _PLAIN else repr(config)
+
+
+def _described(domain: Domain) -> Any:
+    match domain:
+        case Float(low, high, log, q):
+            name, more = ("qloguniform" if log else "quniform", [q]) if q else ("loguniform" if log else "uniform", [])
+            return {name: [low, high, *more]}
+        case Integer(low, high, log, q):
+            name, more = ("lograndint" if log else "randint", [q] if q > 1 else [])
+            name = "q" + name if q > 1 else name
+            return {name: [low, high, *more]}
+        case Normal(mean, sd, q):
+            return {"qrandn": [mean, sd, q]} if q else {"randn": [mean, sd]}
+        case Categorical(values):
+            return {"choice": [described(value) for value in values]}
+        case Grid(values):
+            return {"grid_search": [described(value) for value in values]}
+        case _:
+            return repr(domain)
 
 
 class Resolved(dict[str, Any]):
@@ -323,6 +358,31 @@ class Space:
         known = given or {}
         return self.choose(lambda name, domain: known[name] if name in known else domain.sample(rng))
 
+    def domains_of(self, values: Values) -> dict[str, Domain]:
+        """The domains of all variables that exist with these values."""
+        found: dict[str, Domain] = {}
+
+        def note(name: str, domain: Domain) -> Any:
+            found[name] = domain
+            if name not in values:
+                raise ConfigError(f"the value of {name!r} is missing in {values!r}")
+            return values[name]
+
+        self.choose(note)
+        return found
+
+    def encode(self, values: Values) -> Values:
+        """Values as JSON can hold them: a choice that it cannot hold is given by its index."""
+        if all(type(value) in _PLAIN for value in values.values()):
+            return values
+        return {name: _encoded(values[name], domain) for name, domain in self.domains_of(values).items()}
+
+    def decode(self, encoded: Values) -> Values:
+        """Values from what `encode` returned."""
+        if all(type(value) in _PLAIN for value in encoded.values()):
+            return encoded
+        return self.choose(lambda name, domain: _decoded(encoded[name], domain))
+
     def config(self, values: Values) -> dict[str, Any]:
         """The config with these values of its variables. Raises ConfigError if one is missing or unknown."""
         used: set[str] = set()
@@ -334,6 +394,22 @@ class Space:
             raise ConfigError(f"the config has no variable {unknown[0]!r}{nearest(unknown[0], self.names)}")
         config: dict[str, Any] = _computed(filled)
         return config
+
+
+_PLAIN = (int, float, str, bool, type(None))
+_INDEX = "index of the choice"
+
+
+def _encoded(value: Any, domain: Domain) -> Any:
+    if type(value) in _PLAIN or not isinstance(domain, Categorical | Grid):
+        return value
+    return {_INDEX: next((i for i, each in enumerate(domain.values) if each is value), domain.values.index(value))}
+
+
+def _decoded(value: Any, domain: Domain) -> Any:
+    if isinstance(value, dict) and set(value) == {_INDEX} and isinstance(domain, Categorical | Grid):
+        return domain.values[value[_INDEX]]
+    return value
 
 
 def _with_grids(config: Any) -> Any:
@@ -425,10 +501,3 @@ def _set(config: Any, path: tuple[Any, ...], value: Any) -> None:
     if isinstance(config, tuple):
         raise ConfigError("sample_from cannot be used within a tuple; use a list")
     config[path[-1]] = value
-
-
-def grid_points(space: Space) -> Iterator[Values]:
-    """All combinations of the grids."""
-    grids = space.grids
-    for values in itertools.product(*(grid.values for grid in grids.values())):
-        yield dict(zip(grids, values, strict=True))

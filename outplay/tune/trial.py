@@ -43,9 +43,9 @@ class Trial:
     config: dict[str, Any]  # with all other settings
     status: Status = Status.PENDING
     last_result: Metrics = field(default_factory=dict)
-    checkpoints: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # (iteration, path in the study's folder), kept ones
+    checkpoints: list[tuple[int, str]] = field(default_factory=list)  # (iteration, path in the study's folder)
+    seed_checkpoints: dict[int, list[str]] = field(default_factory=dict)  # by iteration: of all seeds
+    reason: str = ""  # why it ended
     lineage: list[Ancestor] = field(default_factory=list)
     error: str = ""  # the traceback, if it failed
     failures: int = 0

@@ -55,6 +55,10 @@ class Scheduler:
         """Whether trials are paused or copied, so that each result of a trial needs a checkpoint that fits it."""
         return False
 
+    def wants_checkpoint(self, trial: Trial, result: Metrics) -> bool:
+        """Whether to write a checkpoint of this result before `on_result` is called with it."""
+        return self.needs_checkpoints
+
     def on_add(self, trial: Trial) -> None:
         """A new trial. It has not started."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outplay.errors import ConfigError
 from outplay.streams import stream
 from outplay.tune.search.base import FINISHED, Finished, Searcher
@@ -16,7 +18,7 @@ class Variants(Searcher):
 
     allows_grids = True
 
-    def __init__(self, num_samples: int = 1, points_to_evaluate: list[Values] | None = None) -> None:
+    def __init__(self, num_samples: int = 1, points_to_evaluate: Sequence[Values] | None = None) -> None:
         """`num_samples`: -1 for no end. `points_to_evaluate`: values to try first; the others are random."""
         if isinstance(num_samples, bool) or not isinstance(num_samples, int) or (num_samples < 1 and num_samples != -1):
             raise ConfigError(f"num_samples must be an integer of at least 1, or -1 for no limit, not {num_samples!r}")

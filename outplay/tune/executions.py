@@ -1,0 +1,282 @@
+"""Executions: a trial that runs in a worker process. A function, a class, or an algorithm's Run."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from outplay.errors import ConfigError, OutplayError
+from outplay.tune import session
+from outplay.tune.checkpoint import Checkpoint, keep, name_of, new_folder
+
+Metrics = dict[str, Any]
+
+
+@dataclass
+class Job:
+    """What a worker needs to start a trial, or to continue it."""
+
+    trial_id: str
+    study: str
+    config: dict[str, Any]
+    folder: str  # of the trial's own; it need not exist yet
+    seed: int
+    iteration: int = 0  # of the checkpoint
+    checkpoint: str | None = None
+    checkpoint_freq: int = 0
+    checkpoint_at_end: bool = False
+    resources: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Event:
+    """What a trial did: it reported a result, came to its end, or failed."""
+
+    kind: str  # "result", "end", "error", or "lost" if its process has died
+    metrics: Metrics | None = None
+    checkpoint: str | None = None
+    error: str = ""
+    folder: str = ""  # where the trial's files are
+
+
+class StopTrial(BaseException):
+    """Raised in `tune.report()` if the trial is stopped. No Exception: `except Exception` must not catch it."""
+
+
+class Execution(ABC):
+    """A trial that runs in this process."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.iteration = job.iteration
+        self.seconds = 0.0
+        self._started = time.perf_counter()
+
+    @abstractmethod
+    def advance(self) -> Event:
+        """Run until the next result, or the end."""
+
+    @abstractmethod
+    def save(self) -> str | None:
+        """Write a checkpoint of the newest result. Returns its path; None if this trial cannot be saved now."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the trial."""
+
+    def step(self) -> Event:
+        """As `advance`, with errors of the trial as an Event, and the metrics that all results have."""
+        started = time.perf_counter()
+        try:
+            event = self.advance()
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+            return failed(error)
+        if event.metrics is not None and event.kind == "result":
+            spent = time.perf_counter() - started
+            self.seconds += spent
+            event.metrics.setdefault("training_iteration", self.iteration)
+            event.metrics.setdefault("time_this_iter_s", spent)
+            event.metrics.setdefault("time_total_s", self.seconds)
+        return event
+
+
+def failed(error: BaseException) -> Event:
+    trace = error.__traceback__
+    while trace is not None and "/outplay/tune/" in trace.tb_frame.f_code.co_filename:  # the user's own frames
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    if isinstance(error, OutplayError) and trace is None:
+        text = f"{type(error).__name__}: {error}"
+    return Event("error", error=text)
+
+
+def checked_metrics(given: Any, source: str) -> Metrics:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{source} must return a dict of metrics, not {given!r}")
+    return {str(key): value for key, value in given.items()}
+
+
+class FunctionExecution(Execution):
+    """A function of the config. It runs in a thread of its own, and waits in `report` until its result is handled."""
+
+    def __init__(self, function: Callable[[dict[str, Any]], Any], job: Job) -> None:
+        super().__init__(job)
+        self._function = function
+        self._event: Event | None = None
+        self._stopping = False
+        self._may_run, self._has_event = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name=f"trial {job.trial_id}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        session.enter(self)
+        self._may_run.acquire()
+        try:
+            if self._stopping:
+                return
+            returned = self._function(self.job.config)
+            self._event = self._returned(returned)
+        except StopTrial:
+            self._event = Event("end")
+        except BaseException as error:  # noqa: BLE001 - SystemExit too: it must not end the thread in silence
+            self._event = failed(error)
+        finally:
+            session.enter(None)
+            self._has_event.release()
+
+    def _returned(self, value: Any) -> Event:
+        """What a function returns is its last result, if it is a dict or a number."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = {"_metric": float(value)}
+        if not isinstance(value, Mapping):
+            return Event("end")
+        self.iteration += 1
+        return Event("result", {**checked_metrics(value, "the function"), "done": True})
+
+    def report(self, metrics: Metrics, checkpoint: Any) -> None:
+        """Called by the function, in its thread."""
+        kept = None
+        self.iteration += 1
+        if checkpoint is not None:
+            kept = str(keep(checkpoint, Path(self.job.folder), self.iteration))
+        self._event = Event("result", metrics, kept)
+        self._has_event.release()
+        self._may_run.acquire()
+        if self._stopping:
+            raise StopTrial
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        return None if self.job.checkpoint is None else Checkpoint(self.job.checkpoint)
+
+    @property
+    def context(self) -> session.Context:
+        job = self.job
+        return session.Context(job.trial_id, job.study, Path(job.folder), job.seed, job.resources)
+
+    def advance(self) -> Event:
+        self._event = None
+        self._may_run.release()
+        self._has_event.acquire()
+        event: Event | None = self._event  # set by the other thread
+        assert event is not None
+        return event
+
+    def save(self) -> None:
+        """Functions are saved when they report a checkpoint."""
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._stopping = True
+            self._may_run.release()
+            self._thread.join()
+
+
+class ClassExecution(Execution):
+    """An object with `step()`, and for checkpoints `save_checkpoint(folder)` and `load_checkpoint(folder)`."""
+
+    def __init__(self, cls: type[Any], job: Job) -> None:
+        super().__init__(job)
+        if hasattr(cls, "setup"):
+            self._object = cls()
+            self._object.setup(job.config)
+        else:
+            self._object = cls(job.config)
+        if job.checkpoint is not None:
+            self._method("load_checkpoint", "restore")(job.checkpoint)
+
+    def _method(self, *names: str) -> Callable[[Any], Any]:
+        for name in names:
+            if callable(method := getattr(self._object, name, None)):
+                return method  # type: ignore[no-any-return]
+        raise ConfigError(f"{type(self._object).__name__} has no method {' or '.join(names)}(folder)")
+
+    def advance(self) -> Event:
+        metrics = checked_metrics(self._object.step(), f"{type(self._object).__name__}.step()")
+        self.iteration += 1
+        done = bool(metrics.get("done", False))
+        every = self.job.checkpoint_freq
+        is_due = (every and self.iteration % every == 0) or (done and self.job.checkpoint_at_end)
+        checkpoint = self.save() if is_due else None
+        return Event("result", metrics, checkpoint, folder=self.job.folder if checkpoint else "")
+
+    def save(self) -> str | None:
+        save = self._method("save_checkpoint", "save")
+        with new_folder(Path(self.job.folder), self.iteration) as folder:
+            save(str(folder))
+        return str(Path(self.job.folder) / name_of(self.iteration))
+
+    def stop(self) -> None:
+        for name in ("cleanup", "stop", "close"):
+            if callable(method := getattr(self._object, name, None)):
+                method()
+                return
+
+
+class RunExecution(Execution):
+    """An algorithm: its trial is an ordinary Run, whose folder is in the study's folder."""
+
+    def __init__(self, algorithm: str, job: Job) -> None:
+        super().__init__(job)
+        from outplay.runs.run import Run
+
+        experiment = {**job.config}
+        experiment.setdefault("run", algorithm)
+        experiment["name"] = job.study
+        config = dict(experiment.get("config", {}))
+        config.setdefault("seed", job.seed)
+        experiment["config"] = config
+        folder = Path(job.folder)
+        is_run = (folder / "config.yaml").exists()
+        if job.checkpoint is None or not is_run:
+            if is_run:  # it was lost before its first checkpoint
+                from outplay.files import remove
+
+                remove(folder)
+            self._run = Run.create(experiment, folder=folder)
+            if job.checkpoint is None:
+                return
+        else:
+            from outplay.runs.experiments import experiment as checked
+
+            self._run = Run.resume(folder, lambda _: checked(experiment, "the trial's config"), trust=True)
+        self._run.restore(job.checkpoint)
+
+    def advance(self) -> Event:
+        folder = str(self._run.folder.path)
+        if reason := self._run.reason_to_stop:
+            self._run.end(reason)
+            return Event("end", checkpoint=self._saved(), folder=folder)
+        metrics: Metrics = {**self._run.step()}
+        self.iteration = int(metrics["training_iteration"])
+        if self._run.reason_to_stop:
+            metrics["done"] = True
+        return Event("result", metrics, self._saved(), folder=folder)
+
+    def _saved(self) -> str | None:
+        path = self._run.checkpoint
+        return None if path is None else str(path)
+
+    def save(self) -> str:
+        return str(self._run.save())
+
+    def stop(self) -> None:
+        if self._run.reason_to_stop:
+            self._run.end(self._run.reason_to_stop)
+        else:
+            self._run.pause()
+
+
+def execution(trainable: Any, job: Job) -> Execution:
+    """Start or continue a trial. `trainable` is a function, a class, or the name of an algorithm."""
+    if isinstance(trainable, str):
+        return RunExecution(trainable, job)
+    if isinstance(trainable, type):
+        return ClassExecution(trainable, job)
+    return FunctionExecution(trainable, job)

@@ -1,0 +1,435 @@
+"""Study: the loop that runs trials.
+
+`run` fills free slots with trials, waits for events, and records them. What an event changes is in `Ledger`; what a
+trial does is in `TrialWorker`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any
+
+import outplay
+from outplay.errors import ActorDiedError, ObjectLostError, TaskError, WorkerDiedError
+from outplay.tune.callbacks import Callback
+from outplay.tune.executions import Event, Job
+from outplay.tune.folder import Entry, StudyFolder, plain
+from outplay.tune.ledger import REPORT, Ledger
+from outplay.tune.objective import Objective, known
+from outplay.tune.resources import Slot, Slots
+from outplay.tune.search import Finished
+from outplay.tune.seeds import aggregated
+from outplay.tune.spaces import Values
+from outplay.tune.trial import Metrics, Status, Trial
+
+log = logging.getLogger("outplay")
+
+_LOST = (ActorDiedError, WorkerDiedError, ObjectLostError)
+_LOSSES = 3  # so many times a trial is started again whose process was killed
+_POLL_S = 0.5
+
+
+@dataclass
+class Plan:
+    """How trials run."""
+
+    name: str
+    objective: Objective
+    num_samples: int  # trials that the searcher suggests at most; -1: no limit
+    seeds: list[int]
+    report_seeds: list[int]
+    aggregate: str = "mean"
+    max_failures: int = 0
+    max_concurrent: int | None = None
+    time_budget_s: float | None = None
+    checkpoint_freq: int = 0
+    checkpoint_at_end: bool = False
+    fail_fast: bool = False
+    is_run: bool = False  # trials are Runs
+    resources: dict[str, float] = field(default_factory=dict)  # of one trial, for its own information
+    callbacks: Sequence[Callback] = ()
+
+
+@dataclass(eq=False)
+class _Replica:
+    """One seed of a trial that runs."""
+
+    number: int
+    key: str
+    slot: Slot
+    ref: Any = None  # of the event that is awaited
+    event: Event | None = None  # the newest one
+    result: Metrics | None = None  # the newest one
+    has_ended: bool = False
+
+
+@dataclass(eq=False)
+class _Active:
+    """A trial that runs. Its seeds wait for each other after every result."""
+
+    trial: Trial
+    replicas: list[_Replica]
+    slots: list[Slot]
+    repeats_until: int  # results up to this iteration are known already: the trial was lost after them
+    is_obsolete: bool = False  # it was stopped, paused or replaced by a copy while its event was awaited
+
+    @property
+    def is_awaited(self) -> bool:
+        return any(replica.ref is not None for replica in self.replicas)
+
+
+class Study:
+    """Trials, a searcher and a scheduler, on the engine."""
+
+    def __init__(self, plan: Plan, ledger: Ledger, folder: StudyFolder, slots: Slots) -> None:
+        self.plan = plan
+        self.ledger = ledger
+        self.folder = folder
+        self._slots = slots
+        self._active: dict[str, _Active] = {}
+        self._awaited: dict[Any, tuple[_Active, _Replica]] = {}
+        self._is_exhausted = False
+        self._started = time.monotonic()
+        self.results = 0  # of all trials, in this session
+
+    @property
+    def seconds(self) -> float:
+        """Since the study began, without the time in which it did not run."""
+        return self.ledger.seconds + time.monotonic() - self._started
+
+    @property
+    def trials(self) -> list[Trial]:
+        return list(self.ledger.trials.values())
+
+    # The loop.
+
+    def run(self) -> str:
+        """Run trials until all have ended. Returns the reason why the study ended."""
+        self._record({"event": "session"})
+        self._tell("setup", study=self.plan.name, folder=str(self.folder))
+        try:
+            while not (reason := self._reason_to_stop()):
+                self._fill()
+                if self._awaited:
+                    self._handle_next()
+                elif not self._resolve_stall():
+                    reason = "all trials have ended"
+                    break
+            self._end_all(reason)
+            self._record({"event": "finished", "reason": reason})
+            self.ledger.finished = reason
+        finally:
+            self._slots.close()
+            self._tell("on_experiment_end", self.trials)
+        return reason
+
+    def _reason_to_stop(self) -> str:
+        if self.plan.time_budget_s is not None and self.seconds >= self.plan.time_budget_s:
+            return f"the time budget of {self.plan.time_budget_s:g} s is spent"
+        if self.ledger.stopper.stop_all():
+            return "the stopper has ended the study"
+        if self.plan.fail_fast and self.ledger.with_status(Status.ERROR):
+            return "a trial has failed"
+        return ""
+
+    def _fill(self) -> None:
+        """Start trials while there are free slots."""
+        limit = self.plan.max_concurrent
+        while (limit is None or len(self._active) < limit) and self._has_candidates():
+            if not (slots := self._acquire()):
+                return
+            if (trial := self._next_trial()) is None:
+                for slot in slots:
+                    self._slots.release(slot)
+                return
+            self._start(trial, slots)
+
+    def _has_candidates(self) -> bool:
+        return bool(self._runnable() or self._may_suggest() or self._is_report_due())
+
+    def _runnable(self) -> list[Trial]:
+        pending = [trial for trial in self.ledger.with_status(Status.PENDING) if trial.id not in self._active]
+        return sorted(pending, key=lambda trial: trial.index)
+
+    def _may_suggest(self) -> bool:
+        return not self._is_exhausted and not 0 <= self.plan.num_samples <= self.ledger.number
+
+    def _is_report_due(self) -> bool:
+        """When the search is over, the best configuration is run on other seeds."""
+        is_over = not self._may_suggest() and not self.ledger.has_unfinished
+        return bool(self.plan.report_seeds) and is_over and REPORT not in self.ledger.trials
+
+    def _acquire(self) -> list[Slot]:
+        """The slots for the seeds of one trial: as many as it has, or all that there are. Empty: wait for them."""
+        wanted = max(len(self.plan.seeds), len(self.plan.report_seeds) if self._is_report_due() else 0)
+        slots: list[Slot] = []
+        while len(slots) < wanted and (slot := self._slots.acquire()) is not None:
+            slots.append(slot)
+        if len(slots) < wanted and self._active:  # others will become free
+            for slot in slots:
+                self._slots.release(slot)
+            return []
+        return slots
+
+    def _next_trial(self) -> Trial | None:
+        """A trial that waits to run, or a new one; None if there is none now."""
+        if (runnable := self._runnable()) and (chosen := self.ledger.scheduler.choose(runnable)) is not None:
+            return chosen
+        if self._may_suggest():
+            trial_id = f"{self.ledger.number:05d}"
+            values = self.ledger.searcher.suggest(trial_id)
+            if isinstance(values, Finished):
+                self._is_exhausted = True
+            else:
+                return None if values is None else self._add(trial_id, self.ledger.scheduler.suggested(values))
+        return self._add_report() if self._is_report_due() else None
+
+    def _add(self, trial_id: str, values: Values, **more: Any) -> Trial:
+        trial = self.ledger.add(trial_id, values)
+        self._record({"event": "trial", "trial": trial_id, "values": self.ledger.space.encode(values), **more})
+        return trial
+
+    def _add_report(self) -> Trial | None:
+        tried = [trial for trial in self.ledger.searched if trial.last_result]
+        if not tried:
+            return None
+        best = max(tried, key=lambda trial: known(self.plan.objective.score(trial.last_result)))
+        return self._add(REPORT, best.values, of=best.id)
+
+    def _resolve_stall(self) -> bool:
+        """Nothing runs. Whether there is something left to do; the scheduler decides on paused trials."""
+        if self.ledger.with_status(Status.PENDING):
+            time.sleep(_POLL_S)  # the scheduler, or the resources, do not allow it yet
+            return True
+        if paused := self.ledger.with_status(Status.PAUSED):
+            if (entry := self.ledger.stall()) is not None:
+                self._record(entry)
+            for trial in () if entry is not None else paused:
+                self._record(self.ledger.end(trial, "paused when the study ended"))
+            return True
+        return self._has_candidates() and not self._is_exhausted
+
+    # One trial.
+
+    def _start(self, trial: Trial, slots: list[Slot]) -> None:
+        seeds = self.plan.report_seeds if trial.id == REPORT else self.plan.seeds
+        replicas = [_Replica(i, f"{trial.id}.{i}", slots[i % len(slots)]) for i in range(len(seeds))]
+        active = self._active[trial.id] = _Active(trial, replicas, slots, trial.iteration)
+        iteration = trial.checkpoint_iteration
+        paths = trial.seed_checkpoints.get(iteration) or ([trial.checkpoint] if trial.checkpoint else [])
+        self.ledger.set_status(trial, Status.RUNNING)
+        self._record({"event": "start", "trial": trial.id, "iteration": iteration})
+        self._tell("on_trial_start", self.results, self.trials, trial)
+        for replica, seed in zip(replicas, seeds, strict=True):
+            path = self.folder.absolute(paths[replica.number]) if replica.number < len(paths) else None
+            job = Job(
+                trial.id,
+                self.plan.name,
+                self._config(trial, seed),
+                str(self.folder.trial_folder(trial.id, replica.number)),
+                seed,
+                iteration if path else 0,
+                path,
+                self.plan.checkpoint_freq,
+                self.plan.checkpoint_at_end,
+                self.plan.resources,
+            )
+            self._await(active, replica, replica.slot.worker.start.remote(replica.key, job))
+
+    def _config(self, trial: Trial, seed: int) -> dict[str, Any]:
+        """The config of one seed. If there is one seed only, functions get the config as it is."""
+        if self.plan.is_run or len(self.plan.seeds) + len(self.plan.report_seeds) == 1:
+            return trial.config
+        return {**trial.config, "seed": seed}
+
+    def _await(self, active: _Active, replica: _Replica, ref: Any) -> None:
+        replica.ref, replica.event = ref, None
+        self._awaited[ref] = (active, replica)
+
+    def _handle_next(self) -> None:
+        """Wait for the next event, and handle it."""
+        ready, _ = outplay.wait(list(self._awaited), timeout=_POLL_S)
+        for ref in ready:
+            active, replica = self._awaited.pop(ref)
+            event = replica.event = _event(ref)
+            replica.ref = None
+            replica.has_ended |= event.kind != "result"
+            if event.kind == "result":
+                replica.result = _plain(event.metrics)
+            if event.kind == "lost":
+                self._after_loss(active, replica, event.error)
+            elif not active.is_awaited:
+                self._after_events(active)
+
+    def _after_events(self, active: _Active) -> None:
+        """All seeds of a trial have reported a result, or ended."""
+        trial = active.trial
+        events = [replica.event for replica in active.replicas if replica.event is not None]
+        if active.is_obsolete:
+            self._release(active)
+        elif errors := [event.error for event in events if event.kind == "error"]:
+            self._release(active)
+            limit = self.plan.max_failures
+            entry = self.ledger.error(trial, errors[0], is_final=0 <= limit <= trial.failures)
+            self._finish(entry)
+        elif not any(event.kind == "result" for event in events):
+            self._release(active)
+            self._finish(self.ledger.end(trial, "ended by itself"))
+        else:
+            self._after_result(active, events)
+
+    def _after_result(self, active: _Active, events: Sequence[Event]) -> None:
+        trial = active.trial
+        results = [replica.result for replica in active.replicas if replica.result is not None]
+        metrics = aggregated(results, self.plan.aggregate, self.plan.objective.metrics)
+        paths = [self.folder.relative(event.checkpoint) for event in events if event.checkpoint]
+        checkpoints = paths if len(paths) == len(active.replicas) else []
+        done = all(replica.has_ended or bool((replica.result or {}).get("done")) for replica in active.replicas)
+        trial.folder = trial.folder or next((self.folder.relative(e.folder) for e in events if e.folder), "")
+        iteration = int(metrics["training_iteration"])
+        if iteration <= active.repeats_until and not done:
+            if checkpoints:
+                self._add_checkpoint(trial, iteration, checkpoints)
+            self._advance(active)
+            return
+        if not checkpoints and self._wants_checkpoint(trial, metrics):
+            checkpoints = self._save(active)
+        self.results += 1
+        entry = self.ledger.result(trial, metrics, checkpoints, done)
+        self._finish(entry, active)
+
+    def _wants_checkpoint(self, trial: Trial, metrics: Metrics) -> bool:
+        return trial.id != REPORT and self.ledger.scheduler.wants_checkpoint(trial, metrics)
+
+    def _save(self, active: _Active) -> list[str]:
+        """Checkpoints of all seeds, now. Empty if the trials cannot be saved now, as functions."""
+        refs = [replica.slot.worker.save.remote(replica.key) for replica in active.replicas if not replica.has_ended]
+        try:
+            paths = outplay.get(refs)
+        except _LOST:  # the next event says so, too
+            return []
+        saved = [self.folder.relative(path) for path in paths if path]
+        return saved if len(saved) == len(active.replicas) else []
+
+    def _add_checkpoint(self, trial: Trial, iteration: int, paths: Sequence[str]) -> None:
+        self.ledger.add_checkpoint(trial, iteration, paths)
+        self._record({"event": "checkpoint", "trial": trial.id, "iteration": iteration, "checkpoints": list(paths)})
+
+    def _finish(self, entry: Entry, active: _Active | None = None) -> None:
+        """Record an entry, and carry out what it means for trials that run."""
+        self._record(entry)
+        self._tell_outcome(entry)
+        others = [self._active.get(trial_id) for trial_id in entry.get("decisions", ())]
+        for each in dict.fromkeys([active, *others]):
+            if each is None:
+                continue
+            if each.is_awaited and each.trial.status != Status.RUNNING:
+                each.is_obsolete = True
+            elif not each.is_awaited:
+                self._carry_out(each)
+
+    def _carry_out(self, active: _Active) -> None:
+        """A trial has reported a result, which was decided upon."""
+        trial = active.trial
+        if trial.status == Status.RUNNING:
+            self._advance(active)
+            return
+        is_unsaved = trial.status == Status.PAUSED and trial.checkpoint_iteration < trial.iteration
+        if is_unsaved and (paths := self._save(active)):
+            self._add_checkpoint(trial, trial.iteration, paths)
+        self._release(active)
+
+    def _advance(self, active: _Active) -> None:
+        for replica in active.replicas:
+            if replica.has_ended:
+                replica.event = None
+            elif (replica.result or {}).get("done"):
+                self._stop(replica)
+            else:
+                self._await(active, replica, replica.slot.worker.step.remote(replica.key))
+
+    def _stop(self, replica: _Replica) -> None:
+        if not replica.has_ended:
+            replica.has_ended, replica.event = True, None
+            replica.slot.worker.stop.remote(replica.key)
+
+    def _release(self, active: _Active) -> None:
+        """The slots of a trial are free for others."""
+        for replica in active.replicas:
+            self._stop(replica)
+        for slot in active.slots:
+            self._slots.release(slot)
+        del self._active[active.trial.id]
+
+    def _after_loss(self, active: _Active, replica: _Replica, error: str) -> None:
+        """A worker process has died. The trial continues from its newest checkpoint, in another one."""
+        if replica.slot in active.slots:
+            active.slots.remove(replica.slot)
+            self._slots.discard(replica.slot)
+        if not active.is_obsolete:
+            active.is_obsolete = True
+            trial = active.trial
+            if self.ledger.losses.get(trial.id, 0) >= _LOSSES:
+                self._finish(self.ledger.error(trial, f"its process died {_LOSSES + 1} times: {error}", is_final=True))
+            else:
+                log.warning("the process of trial %s died (%s); the trial is started again", trial.id, error)
+                self.ledger.lose(trial)
+                self._record({"event": "lost", "trial": trial.id, "error": error})
+        for each in active.replicas:
+            each.has_ended |= each.slot is replica.slot
+        if not active.is_awaited and active.trial.id in self._active:
+            self._release(active)
+
+    def _end_all(self, reason: str) -> None:
+        """The study ends before its trials: they keep the results that they have."""
+        for status in (Status.RUNNING, Status.PENDING, Status.PAUSED):
+            for trial in self.ledger.with_status(status):
+                self._finish(self.ledger.end(trial, reason))
+
+    # Recording.
+
+    def _record(self, entry: Entry) -> None:
+        self.folder.append({**entry, "time": round(self.seconds, 4)})
+
+    def _tell_outcome(self, entry: Entry) -> None:
+        if not self.plan.callbacks:
+            return
+        trials = self.trials
+        named = [entry["trial"]] if "trial" in entry else []
+        for trial in (self.ledger.trials[trial_id] for trial_id in named):
+            if entry["event"] == "result":
+                self._tell("on_trial_result", self.results, trials, trial, entry["metrics"])
+                for path in entry.get("checkpoints", ())[:1]:
+                    self._tell("on_checkpoint", self.results, trials, trial, path)
+            if trial.status == Status.ERROR:
+                self._tell("on_trial_error", self.results, trials, trial)
+        for trial_id in {*named, *entry.get("decisions", ())}:
+            if self.ledger.trials[trial_id].status == Status.TERMINATED:
+                self._tell("on_trial_complete", self.results, trials, self.ledger.trials[trial_id])
+
+    def _tell(self, hook: str, *args: Any, **info: Any) -> None:
+        for callback in self.plan.callbacks:
+            getattr(callback, hook)(*args, **info)
+
+
+def _event(ref: Any) -> Event:
+    try:
+        event: Event = outplay.get(ref)
+    except _LOST as error:
+        return Event("lost", error=str(error))
+    except TaskError as error:
+        return Event("error", error=str(error))
+    return event
+
+
+def _plain(value: Any) -> Any:
+    """Metrics as the journal will have them: plain numbers and text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, int | float | str | NoneType) else plain(value)

@@ -1,0 +1,378 @@
+"""Tuner: from a trainable and settings to a finished study."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from outplay.errors import ConfigError, RunError, TuneError, nearest
+from outplay.runs.results import folder_name, results_folder
+from outplay.tune.analysis import ExperimentAnalysis
+from outplay.tune.callbacks import Callback
+from outplay.tune.folder import StudyFolder
+from outplay.tune.ledger import Ledger
+from outplay.tune.objective import Objective
+from outplay.tune.resources import Slots, bundles_of
+from outplay.tune.resultgrid import ResultGrid
+from outplay.tune.schedulers import Scheduler
+from outplay.tune.search import Searcher, Variants
+from outplay.tune.seeds import check_aggregate, report_seeds, search_seeds
+from outplay.tune.spaces import Space, Values, described
+from outplay.tune.stoppers import stopper_of
+from outplay.tune.study import Plan, Study
+from outplay.tune.trainables import checked_trainable, experiment_of, name_of
+from outplay.tune.trial import Status
+
+_RESUMES = ("AUTO", "LOCAL", "ERRORED", "RESTART_ERRORED", "ERRORED_ONLY")
+
+
+@dataclass
+class TuneConfig:
+    """What is searched, and how. `tune.run` explains each setting."""
+
+    metric: str | Sequence[str] | None = None
+    mode: str | Sequence[str] | None = None
+    num_samples: int = 1
+    search_alg: Searcher | None = None
+    scheduler: Scheduler | None = None
+    max_concurrent_trials: int | None = None
+    time_budget_s: float | None = None
+    points_to_evaluate: Sequence[Values] | None = None
+    seeds: int = 1
+    report_seeds: int = 0
+    aggregate: str = "mean"
+    seed: int = 0
+
+
+@dataclass
+class FailureConfig:
+    """What happens when trials fail."""
+
+    max_failures: int = 0
+    fail_fast: bool = False
+
+
+@dataclass
+class CheckpointConfig:
+    """When trials of a class are saved. An algorithm's trials have settings of their own, as all runs."""
+
+    checkpoint_frequency: int = 0
+    checkpoint_at_end: bool = False
+
+
+@dataclass
+class RunConfig:
+    """Where a study is stored, when its trials end, and who is told."""
+
+    name: str | None = None
+    storage_path: str | Path | None = None
+    stop: Any = None
+    callbacks: Sequence[Callback] = ()
+    failure_config: FailureConfig = field(default_factory=FailureConfig)
+    checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
+    verbose: int = 1
+
+
+class Tuner:
+    """A study: `Tuner(train, param_space={…}, tune_config=TuneConfig(…), run_config=RunConfig(…)).fit()`."""
+
+    def __init__(
+        self,
+        trainable: Any,
+        *,
+        param_space: Mapping[str, Any] | None = None,
+        tune_config: TuneConfig | None = None,
+        run_config: RunConfig | None = None,
+        resources_per_trial: Any = None,
+        resume: bool | str = False,
+    ) -> None:
+        """All settings are checked here; nothing is written before `fit`."""
+        self._tune, self._run = tune_config or TuneConfig(), run_config or RunConfig()
+        self._given = trainable
+        self._trainable = checked_trainable(trainable)
+        self._resume = _resume_modes(resume)
+        if resources_per_trial is None:
+            resources_per_trial = getattr(trainable, "resources_per_trial", None)
+        self._bundles = bundles_of(resources_per_trial)
+        self._name = self._run.name or f"{name_of(trainable)}_{datetime.now():%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(2)}"
+        if folder_name(self._name) != self._name:
+            raise ConfigError(f"name: {self._name!r} cannot be used for a folder; use letters, digits, - and _")
+        self._space = Space(self._template(dict(param_space or {})))
+        self._ledger = self._new_ledger()
+        self._plan = self._new_plan()
+        self._analysis: ExperimentAnalysis | None = None
+
+    @property
+    def _is_run(self) -> bool:
+        return isinstance(self._trainable, str)
+
+    def _template(self, config: dict[str, Any]) -> dict[str, Any]:
+        """For an algorithm, its config is that of an experiment, which knows the stop conditions itself."""
+        if not self._is_run:
+            return config
+        stop = self._run.stop
+        return experiment_of(config, stop if isinstance(stop, Mapping) else None)
+
+    def _new_ledger(self) -> Ledger:
+        tune = self._tune
+        searcher = tune.search_alg or Variants(tune.num_samples, tune.points_to_evaluate)
+        if not isinstance(searcher, Searcher):
+            raise ConfigError(f"search_alg must be a Searcher, as tune.search.OptunaSearch(), not {searcher!r}")
+        if tune.search_alg is not None and tune.points_to_evaluate:
+            raise ConfigError(f"points_to_evaluate is an argument of {type(searcher).__name__}; give it there")
+        scheduler = tune.scheduler or Scheduler()
+        if not isinstance(scheduler, Scheduler):
+            raise ConfigError(f"scheduler must be a Scheduler, as tune.schedulers.ASHAScheduler(), not {scheduler!r}")
+        objective = Objective.of(tune.metric, tune.mode)
+        searcher.setup(self._space, objective, tune.seed)
+        scheduler.setup(objective, self._space, tune.seed)
+        stop = None if self._is_run and isinstance(self._run.stop, Mapping) else self._run.stop
+        return Ledger(self._space, searcher, scheduler, stopper_of(stop))
+
+    def _new_plan(self) -> Plan:
+        tune, failure, checkpoint = self._tune, self._run.failure_config, self._run.checkpoint_config
+        check_aggregate(tune.aggregate)
+        objective = self._objective
+        if tune.report_seeds and not objective.metrics:
+            raise ConfigError("report_seeds needs a metric and a mode: which configuration is the best?")
+        is_own = isinstance(self._ledger.searcher, Variants)  # it ends by itself
+        return Plan(
+            name=self._name,
+            objective=objective,
+            num_samples=-1 if is_own else _number("num_samples", tune.num_samples, -1),
+            seeds=search_seeds(tune.seed, _number("seeds", tune.seeds, 1)),
+            report_seeds=report_seeds(tune.seed, _number("report_seeds", tune.report_seeds, 0)),
+            aggregate=tune.aggregate,
+            max_failures=_number("max_failures", failure.max_failures, -1),
+            max_concurrent=_number("max_concurrent_trials", tune.max_concurrent_trials, 1),
+            time_budget_s=tune.time_budget_s,
+            checkpoint_freq=_number("checkpoint_frequency", checkpoint.checkpoint_frequency, 0),
+            checkpoint_at_end=checkpoint.checkpoint_at_end,
+            fail_fast=failure.fail_fast,
+            is_run=self._is_run,
+            resources={name.removeprefix("num_"): value for name, value in self._bundles[0].items()},
+            callbacks=list(self._run.callbacks),
+        )
+
+    @property
+    def _objective(self) -> Objective:
+        """The study's metric, or that of the searcher or scheduler, which may have been given there."""
+        for part in (self._ledger.searcher, self._ledger.scheduler):
+            if part.objective.metrics:
+                return part.objective
+        return Objective.of(self._tune.metric, self._tune.mode)
+
+    # Running.
+
+    def fit(self) -> ResultGrid:
+        """Run the study. Failed trials are in the results' `errors`."""
+        with self._opened() as folder:
+            slots = Slots(self._trainable, self._bundles, self._slot_limit)
+            study = Study(self._plan, self._ledger, folder, slots)
+            study.run()
+            self._analysis = ExperimentAnalysis(folder.path, trials=study.trials)
+        return ResultGrid(self._analysis)
+
+    def get_results(self) -> ResultGrid:
+        """The results of `fit`, or those so far of a study that is on disk."""
+        if self._analysis is not None:
+            return ResultGrid(self._analysis)
+        return ResultGrid(ExperimentAnalysis(self._folder_path))
+
+    @property
+    def _folder_path(self) -> Path:
+        return results_folder(self._run.storage_path) / self._name
+
+    @property
+    def _slot_limit(self) -> int | None:
+        plan = self._plan
+        per_trial = max(len(plan.seeds), len(plan.report_seeds))
+        return None if plan.max_concurrent is None else plan.max_concurrent * per_trial
+
+    @contextmanager
+    def _opened(self) -> Iterator[StudyFolder]:
+        folder = StudyFolder(self._folder_path)
+        if self._resume and not folder.exists and "AUTO" not in self._resume:
+            raise RunError(f"there is no study to resume in {folder.path}; resume='AUTO' starts a new one then")
+        if self._resume and folder.exists:
+            folder.open()
+        else:
+            folder.create(self._settings())
+        try:
+            for entry in folder.entries():
+                self._ledger.read(entry)
+            self._continue(folder)
+            yield folder
+        finally:
+            folder.close()
+
+    def _continue(self, folder: StudyFolder) -> None:
+        """After a restart: trials that were running wait to continue; failed ones, if they are to be tried again."""
+        ledger = self._ledger
+        for trial in ledger.with_status(Status.RUNNING):
+            ledger.set_status(trial, Status.PENDING)
+        again = self._resume & {"ERRORED", "RESTART_ERRORED", "ERRORED_ONLY"}
+        for trial in ledger.with_status(Status.ERROR) if again else ():
+            from_start = "RESTART_ERRORED" in self._resume
+            folder.append({"event": "retry", "trial": trial.id, "from_start": from_start, "time": ledger.seconds})
+            ledger.retry(trial, from_start)
+
+    def _settings(self) -> dict[str, Any]:
+        """What study.json has."""
+        plan, ledger = self._plan, self._ledger
+        return {
+            "name": plan.name,
+            "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "trainable": name_of(self._given),
+            "metric": list(plan.objective.metrics),
+            "mode": list(plan.objective.modes),
+            "searcher": type(ledger.searcher).__name__,
+            "scheduler": type(ledger.scheduler).__name__,
+            "num_samples": self._tune.num_samples,
+            "total": getattr(ledger.searcher, "total", None) if plan.num_samples < 0 else plan.num_samples,
+            "seed": self._tune.seed,
+            "seeds": plan.seeds,
+            "report_seeds": plan.report_seeds,
+            "aggregate": plan.aggregate,
+            "config": described(self._space.template),
+        }
+
+    @classmethod
+    def restore(
+        cls,
+        path: str | Path,
+        trainable: Any,
+        *,
+        param_space: Mapping[str, Any] | None = None,
+        tune_config: TuneConfig | None = None,
+        run_config: RunConfig | None = None,
+        resume_errored: bool = False,
+        restart_errored: bool = False,
+        **more: Any,
+    ) -> Self:
+        """The study in this folder; `fit` continues it. Give the same trainable, space and settings as before."""
+        folder = results_folder(path)
+        StudyFolder(folder).check_is_study()
+        resume = "LOCAL" + "+ERRORED" * resume_errored + "+RESTART_ERRORED" * restart_errored
+        where = replace(run_config or RunConfig(), name=folder.name, storage_path=folder.parent)
+        return cls(trainable, param_space=param_space, tune_config=tune_config, run_config=where, resume=resume, **more)
+
+    @classmethod
+    def can_restore(cls, path: str | Path) -> bool:
+        """Whether there is a study in this folder."""
+        return StudyFolder(path).exists
+
+
+def run(
+    trainable: Any,
+    config: Mapping[str, Any] | None = None,
+    *,
+    metric: str | Sequence[str] | None = None,
+    mode: str | Sequence[str] | None = None,
+    num_samples: int = 1,
+    search_alg: Searcher | None = None,
+    scheduler: Scheduler | None = None,
+    max_concurrent_trials: int | None = None,
+    resources_per_trial: Any = None,
+    stop: Any = None,
+    time_budget_s: float | None = None,
+    name: str | None = None,
+    storage_path: str | Path | None = None,
+    resume: bool | str = False,
+    callbacks: Sequence[Callback] = (),
+    max_failures: int = 0,
+    fail_fast: bool = False,
+    raise_on_failed_trial: bool = True,
+    verbose: int = 1,
+    checkpoint_freq: int = 0,
+    checkpoint_at_end: bool = False,
+    points_to_evaluate: Sequence[Values] | None = None,
+    seeds: int = 1,
+    report_seeds: int = 0,
+    aggregate: str = "mean",
+    seed: int = 0,
+) -> ExperimentAnalysis:
+    """Run trials of `trainable` with different configs, and return their results.
+
+    trainable              a function of the config, a class with step(), or the name of an algorithm: "PPO"
+    config                 settings; some of them are variables: tune.uniform(0, 1), tune.grid_search([1, 2])
+    metric, mode           what is optimised, and "min" or "max"; several are given as lists
+    num_samples            how often values are drawn for the variables; all grids are run so often; -1: no limit
+    search_alg             chooses the values: a Searcher; default: grids and random values
+    scheduler              ends, pauses or copies trials: a Scheduler; default: all trials run to their end
+    max_concurrent_trials  default: as many as the resources allow
+    resources_per_trial    {"cpu": 1, "gpu": 0.5}, or a list of these for a trial with workers; default: one CPU
+    stop                   {"training_iteration": 10}, a function of (trial_id, result), or a Stopper
+    time_budget_s          seconds after which the study ends
+    name, storage_path     the study's folder is storage_path/name; default: ~/outplay_results
+    resume                 True: continue the study of this name; "AUTO": if there is one; "AUTO+ERRORED": failed trials
+                           continue, too; "AUTO+RESTART_ERRORED": they start anew
+    callbacks              objects of tune.Callback
+    max_failures           how often a trial that raised an exception is started again from its checkpoint; -1: always
+    fail_fast              whether the first failed trial ends the study
+    raise_on_failed_trial  whether to raise TuneError at the end if trials have failed
+    verbose                0: print nothing; 1: show the progress
+    checkpoint_freq        for classes: iterations between checkpoints; an algorithm has a setting of its own
+    points_to_evaluate     values to try first
+    seeds                  each configuration runs with so many seeds, and is judged by the aggregate of their results
+    report_seeds           the best configuration runs with so many other seeds at the end
+    aggregate              "mean", or "iqm" for the interquartile mean
+    seed                   of the search
+
+    >>> def train(config):
+    ...     tune.report(score=(config["x"] - 1) ** 2)
+    >>> tune.run(train, config={"x": tune.uniform(-3, 3)}, num_samples=20).get_best_config(metric="score", mode="min")
+    """
+    tuner = Tuner(
+        trainable,
+        param_space=config,
+        tune_config=TuneConfig(
+            metric, mode, num_samples, search_alg, scheduler, max_concurrent_trials, time_budget_s, points_to_evaluate,
+            seeds, report_seeds, aggregate, seed,
+        ),
+        run_config=RunConfig(
+            name, storage_path, stop, callbacks, FailureConfig(max_failures, fail_fast),
+            CheckpointConfig(checkpoint_freq, checkpoint_at_end), verbose,
+        ),
+        resources_per_trial=resources_per_trial,
+        resume=resume,
+    )  # fmt: skip
+    analysis = tuner.fit().analysis
+    if raise_on_failed_trial and (errors := analysis.errors):
+        raise TuneError(_failures(errors, analysis), analysis)
+    return analysis
+
+
+def _failures(errors: Mapping[str, str], analysis: ExperimentAnalysis) -> str:
+    first, text = next(iter(errors.items()))
+    failed = "1 trial has failed" if len(errors) == 1 else f"{len(errors)} trials have failed"
+    last_line = text.strip().splitlines()[-1] if text.strip() else "unknown error"
+    return (
+        f"{failed} of {len(analysis)}; trial {first}: {last_line} (all tracebacks: error.analysis.errors; the others' "
+        f"results are in {analysis.path}; raise_on_failed_trial=False returns them)"
+    )
+
+
+def _resume_modes(resume: Any) -> set[str]:
+    """True, "AUTO", "AUTO+ERRORED", …, as a set of words; empty: a new study."""
+    if isinstance(resume, bool) or resume is None:
+        return {"LOCAL"} if resume else set()
+    words = set(str(resume).upper().split("+")) - {""}
+    if unknown := sorted(words - set(_RESUMES)):
+        raise ConfigError(f"resume: unknown word {unknown[0]!r}{nearest(unknown[0], _RESUMES)}")
+    return words
+
+
+def _number(name: str, value: Any, least: int) -> Any:
+    """A setting that is an integer, or None. `least` -1: any number, and -1 for no limit."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        wanted = f"an integer of at least {least}" if least >= 0 else "an integer, or -1 for no limit"
+        raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+    return value
