@@ -65,6 +65,29 @@ def register_env(name: str, factory: Factory) -> None:
     _registered_by[name] = caller.f_back.f_globals.get("__name__", "")
 
 
+def registrations(config: Any) -> tuple[dict[str, Factory], dict[str, Any]]:
+    """What another process needs to find the environments that `config` may name, as (factories, Gymnasium's specs)."""
+    found: dict[str, Any] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, str) and value in gymnasium.registry:
+            found[value] = gymnasium.registry[value]
+        for child in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+            visit(child)
+
+    visit(config)
+    return dict(_registered), found
+
+
+def apply_registrations(given: tuple[dict[str, Factory], dict[str, Any]]) -> None:
+    """Register what `registrations` returned in another process."""
+    factories, specs = given
+    _registered.update(factories)
+    _registered_by.update(dict.fromkeys(factories, ""))
+    for name, spec in specs.items():
+        gymnasium.registry.setdefault(name, spec)
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """Everything needed to create one environment, in any process. `factory` is None for a Gymnasium id."""

@@ -10,6 +10,8 @@ from typing import Any
 from outplay.algorithms import Algorithm, find_algorithm, imported
 from outplay.algorithms.saving import check_evaluation_trust
 from outplay.envs import check_trust, import_folders, import_path, is_import_path
+from outplay.envs.lookup import apply_registrations as apply_registrations  # tune imports them from here
+from outplay.envs.lookup import registrations as registrations
 from outplay.errors import CheckpointError, ConfigError, nearest
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
 from outplay.runs.checkpoint import NoCheckpointError, find_checkpoint

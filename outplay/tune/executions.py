@@ -9,13 +9,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outplay.errors import ConfigError, OutplayError
+from outplay.files import remove
 from outplay.tune import session
 from outplay.tune.checkpoint import Checkpoint, keep, name_of, new_folder
+from outplay.tune.trainables import experiment_of
+
+if TYPE_CHECKING:
+    from outplay.runs.run import Run
 
 Metrics = dict[str, Any]
+
+_PER_EPISODE = ("episode_returns", "episode_lengths")  # lists; they are in the run's metrics.jsonl
 
 
 @dataclass
@@ -32,6 +39,8 @@ class Job:
     checkpoint_freq: int = 0
     checkpoint_at_end: bool = False
     resources: dict[str, float] = field(default_factory=dict)
+    stop: dict[str, float] = field(default_factory=dict)  # for an algorithm: its stop conditions
+    has_seeds: bool = False  # whether `seed` is one of several, so that it counts more than one in the config
 
 
 @dataclass
@@ -224,39 +233,35 @@ class RunExecution(Execution):
 
     def __init__(self, algorithm: str, job: Job) -> None:
         super().__init__(job)
+        self._has_ended = False
+        experiment = experiment_of(algorithm, job.config, job.stop)
+        config = {**experiment.get("config", {})}
+        config["seed"] = job.seed if job.has_seeds else config.get("seed", job.seed)
+        self._run = self._opened({**experiment, "name": job.study, "config": config}, Path(job.folder))
+        if job.checkpoint is not None:
+            self._run.restore(job.checkpoint)
+
+    def _opened(self, experiment: dict[str, Any], folder: Path) -> Run:
+        """The trial's run: a new one, or that of an earlier start of this trial."""
+        from outplay.runs.experiments import experiment as checked
         from outplay.runs.run import Run
 
-        experiment = {**job.config}
-        experiment.setdefault("run", algorithm)
-        experiment["name"] = job.study
-        config = dict(experiment.get("config", {}))
-        config.setdefault("seed", job.seed)
-        experiment["config"] = config
-        folder = Path(job.folder)
         is_run = (folder / "config.yaml").exists()
-        if job.checkpoint is None or not is_run:
-            if is_run:  # it was lost before its first checkpoint
-                from outplay.files import remove
-
-                remove(folder)
-            self._run = Run.create(experiment, folder=folder)
-            if job.checkpoint is None:
-                return
-        else:
-            from outplay.runs.experiments import experiment as checked
-
-            self._run = Run.resume(folder, lambda _: checked(experiment, "the trial's config"), trust=True)
-        self._run.restore(job.checkpoint)
+        if is_run and self.job.checkpoint is not None:
+            return Run.resume(folder, lambda _: checked(experiment, "the trial's config"), trust=True)
+        remove(folder)  # it was lost before its first checkpoint
+        return Run.create(experiment, folder=folder)
 
     def advance(self) -> Event:
         folder = str(self._run.folder.path)
-        if reason := self._run.reason_to_stop:
-            self._run.end(reason)
-            return Event("end", checkpoint=self._saved(), folder=folder)
         metrics: Metrics = {**self._run.step()}
+        for name in _PER_EPISODE:
+            metrics.pop(name, None)
         self.iteration = int(metrics["training_iteration"])
-        if self._run.reason_to_stop:
+        if reason := self._run.reason_to_stop:
             metrics["done"] = True
+            self._run.end(reason)
+            self._has_ended = True
         return Event("result", metrics, self._saved(), folder=folder)
 
     def _saved(self) -> str | None:
@@ -267,9 +272,7 @@ class RunExecution(Execution):
         return str(self._run.save())
 
     def stop(self) -> None:
-        if self._run.reason_to_stop:
-            self._run.end(self._run.reason_to_stop)
-        else:
+        if not self._has_ended:
             self._run.pause()
 
 

@@ -59,8 +59,10 @@ class Slot:
 class Slots:
     """The slots of a study: as many as its trials' resources allow. Workers are reused between trials."""
 
-    def __init__(self, trainable: Any, bundles: list[dict[str, float]], limit: int | None) -> None:
-        self._trainable = outplay.put((trainable,))
+    def __init__(
+        self, trainable: Any, bundles: list[dict[str, float]], limit: int | None, registrations: Any = None
+    ) -> None:
+        self._trainable = outplay.put((trainable, registrations))
         self._bundles = bundles
         self._limit = limit
         self._all: list[Slot] = []

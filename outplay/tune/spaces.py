@@ -325,6 +325,11 @@ class Space:
         return tuple(self.domains)
 
     @property
+    def every_value(self) -> Any:
+        """The config with lists of all values in the place of `choice` and `grid_search`."""
+        return _every_value(self.template)
+
+    @property
     def grids(self) -> dict[str, Grid]:
         return {name: domain for name, domain in self.domains.items() if isinstance(domain, Grid)}
 
@@ -394,6 +399,14 @@ class Space:
             raise ConfigError(f"the config has no variable {unknown[0]!r}{nearest(unknown[0], self.names)}")
         config: dict[str, Any] = _computed(filled)
         return config
+
+
+def _every_value(value: Any) -> Any:
+    if isinstance(value, Categorical | Grid):
+        value = list(value.values)
+    if isinstance(value, dict):
+        return {key: _every_value(child) for key, child in value.items()}
+    return [_every_value(child) for child in value] if isinstance(value, list | tuple) else value
 
 
 _PLAIN = (int, float, str, bool, type(None))

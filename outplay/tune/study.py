@@ -31,6 +31,8 @@ log = logging.getLogger("outplay")
 _LOST = (ActorDiedError, WorkerDiedError, ObjectLostError)
 _LOSSES = 3  # so many times a trial is started again whose process was killed
 _POLL_S = 0.5
+_STOPS = 100
+_ENDING_S = 30.0  # for trials to write their last checkpoints
 
 
 @dataclass
@@ -50,6 +52,7 @@ class Plan:
     checkpoint_at_end: bool = False
     fail_fast: bool = False
     is_run: bool = False  # trials are Runs
+    stop: dict[str, float] = field(default_factory=dict)  # conditions that Runs know themselves
     resources: dict[str, float] = field(default_factory=dict)  # of one trial, for its own information
     callbacks: Sequence[Callback] = ()
 
@@ -92,6 +95,7 @@ class Study:
         self._slots = slots
         self._active: dict[str, _Active] = {}
         self._awaited: dict[Any, tuple[_Active, _Replica]] = {}
+        self._stops: list[Any] = []  # Refs of trials that are being ended
         self._is_exhausted = False
         self._started = time.monotonic()
         self.results = 0  # of all trials, in this session
@@ -120,6 +124,8 @@ class Study:
                     reason = "all trials have ended"
                     break
             self._end_all(reason)
+            if self._stops:
+                outplay.wait(self._stops, num_returns=len(self._stops), timeout=_ENDING_S)
             self._record({"event": "finished", "reason": reason})
             self.ledger.finished = reason
         finally:
@@ -237,14 +243,18 @@ class Study:
                 self.plan.checkpoint_freq,
                 self.plan.checkpoint_at_end,
                 self.plan.resources,
+                self.plan.stop,
+                self._has_seeds,
             )
             self._await(active, replica, replica.slot.worker.start.remote(replica.key, job))
 
     def _config(self, trial: Trial, seed: int) -> dict[str, Any]:
         """The config of one seed. If there is one seed only, functions get the config as it is."""
-        if self.plan.is_run or len(self.plan.seeds) + len(self.plan.report_seeds) == 1:
-            return trial.config
-        return {**trial.config, "seed": seed}
+        return {**trial.config, "seed": seed} if self._has_seeds and not self.plan.is_run else trial.config
+
+    @property
+    def _has_seeds(self) -> bool:
+        return len(self.plan.seeds) + len(self.plan.report_seeds) > 1
 
     def _await(self, active: _Active, replica: _Replica, ref: Any) -> None:
         replica.ref, replica.event = ref, None
@@ -355,7 +365,9 @@ class Study:
     def _stop(self, replica: _Replica) -> None:
         if not replica.has_ended:
             replica.has_ended, replica.event = True, None
-            replica.slot.worker.stop.remote(replica.key)
+            self._stops.append(replica.slot.worker.stop.remote(replica.key))
+            if len(self._stops) > _STOPS:
+                self._stops = outplay.wait(self._stops, num_returns=len(self._stops), timeout=0)[1]
 
     def _release(self, active: _Active) -> None:
         """The slots of a trial are free for others."""
@@ -389,6 +401,9 @@ class Study:
         for status in (Status.RUNNING, Status.PENDING, Status.PAUSED):
             for trial in self.ledger.with_status(status):
                 self._finish(self.ledger.end(trial, reason))
+        for active in self._active.values():  # they end after the iteration that they are in
+            for replica in active.replicas:
+                self._stop(replica)
 
     # Recording.
 

@@ -120,8 +120,8 @@ def _check_takes_config(function: Callable[..., Any]) -> None:
         raise ConfigError(f"{name_of(function)}{signature} must take one argument: the config of the trial") from None
 
 
-def experiment_of(config: Mapping[str, Any], stop: Mapping[str, float] | None) -> dict[str, Any]:
-    """The config of an algorithm's trials as an experiment: env, stop and config.
+def experiment_of(algorithm: str, config: Mapping[str, Any], stop: Mapping[str, float]) -> dict[str, Any]:
+    """The experiment of an algorithm's trial.
 
     `config` may have the form of an experiment, with the algorithm's settings within `config`; or be these settings,
     with `env` among them, as for Ray Tune.
@@ -132,6 +132,4 @@ def experiment_of(config: Mapping[str, Any], stop: Mapping[str, float] | None) -
         experiment = {"config": {name: value for name, value in config.items() if name != "env"}}
         if "env" in config:
             experiment["env"] = config["env"]
-    if stop:
-        experiment["stop"] = {**experiment.get("stop", {}), **stop}
-    return experiment
+    return {"run": algorithm, **experiment, "stop": {**experiment.get("stop", {}), **stop}}

@@ -25,7 +25,7 @@ from outplay.tune.seeds import check_aggregate, report_seeds, search_seeds
 from outplay.tune.spaces import Space, Values, described
 from outplay.tune.stoppers import stopper_of
 from outplay.tune.study import Plan, Study
-from outplay.tune.trainables import checked_trainable, experiment_of, name_of
+from outplay.tune.trainables import checked_trainable, name_of
 from outplay.tune.trial import Status
 
 _RESUMES = ("AUTO", "LOCAL", "ERRORED", "RESTART_ERRORED", "ERRORED_ONLY")
@@ -102,7 +102,9 @@ class Tuner:
         self._name = self._run.name or f"{name_of(trainable)}_{datetime.now():%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(2)}"
         if folder_name(self._name) != self._name:
             raise ConfigError(f"name: {self._name!r} cannot be used for a folder; use letters, digits, - and _")
-        self._space = Space(self._template(dict(param_space or {})))
+        self._space = Space(param_space or {})
+        if self._tune.seeds > 1 and "seed" in (param_space or {}):
+            raise ConfigError("config has a seed, but seeds sets it for each run; leave it out")
         self._ledger = self._new_ledger()
         self._plan = self._new_plan()
         self._analysis: ExperimentAnalysis | None = None
@@ -110,13 +112,6 @@ class Tuner:
     @property
     def _is_run(self) -> bool:
         return isinstance(self._trainable, str)
-
-    def _template(self, config: dict[str, Any]) -> dict[str, Any]:
-        """For an algorithm, its config is that of an experiment, which knows the stop conditions itself."""
-        if not self._is_run:
-            return config
-        stop = self._run.stop
-        return experiment_of(config, stop if isinstance(stop, Mapping) else None)
 
     def _new_ledger(self) -> Ledger:
         tune = self._tune
@@ -155,6 +150,7 @@ class Tuner:
             checkpoint_at_end=checkpoint.checkpoint_at_end,
             fail_fast=failure.fail_fast,
             is_run=self._is_run,
+            stop=dict(self._run.stop) if self._is_run and isinstance(self._run.stop, Mapping) else {},
             resources={name.removeprefix("num_"): value for name, value in self._bundles[0].items()},
             callbacks=list(self._run.callbacks),
         )
@@ -172,11 +168,19 @@ class Tuner:
     def fit(self) -> ResultGrid:
         """Run the study. Failed trials are in the results' `errors`."""
         with self._opened() as folder:
-            slots = Slots(self._trainable, self._bundles, self._slot_limit)
+            slots = Slots(self._trainable, self._bundles, self._slot_limit, self._registrations())
             study = Study(self._plan, self._ledger, folder, slots)
             study.run()
             self._analysis = ExperimentAnalysis(folder.path, trials=study.trials)
         return ResultGrid(self._analysis)
+
+    def _registrations(self) -> Any:
+        """Environments that were registered here, which the trials' processes do not know."""
+        if not self._is_run:
+            return None
+        from outplay.runs.loading import registrations  # it needs torch
+
+        return registrations(self._space.every_value)
 
     def get_results(self) -> ResultGrid:
         """The results of `fit`, or those so far of a study that is on disk."""

@@ -16,8 +16,13 @@ log = logging.getLogger("outplay")
 class TrialWorker:
     """Runs trials of one trainable. With several seeds per trial, it may hold more than one at a time."""
 
-    def __init__(self, trainable: tuple[Any]) -> None:
-        (self._trainable,) = trainable
+    def __init__(self, trainable: tuple[Any, Any]) -> None:
+        """`trainable`: what to run, and for an algorithm the environments that were registered by the user."""
+        self._trainable, registrations = trainable
+        if registrations is not None:
+            from outplay.runs.loading import apply_registrations  # it needs torch
+
+            apply_registrations(registrations)
         self._running: dict[str, Execution] = {}
 
     def start(self, key: str, job: Job) -> Event:
