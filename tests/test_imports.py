@@ -67,7 +67,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "runs.results": BASICS,
     "runs.checkpoint": (*BASICS, "runs.results"),
     "cli": ABOVE,
-    "tune": ABOVE,
+    "tune": (*ABOVE, "streams", "files", "parsing", "conditions"),
     "dashboard": ABOVE,
     "testing": ("", *BASICS, *ENGINE, "envs", "policies", "learning", "collect", "algorithms", "runs"),
     "": ("", *BASICS, "engine", "util", "envs", "algorithms", "runs"),

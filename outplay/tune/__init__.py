@@ -7,7 +7,7 @@
 {'x': 1}
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outplay.errors import TuneError
 from outplay.tune import schedulers, search
@@ -44,12 +44,16 @@ from outplay.tune.trainables import Trainable, with_parameters, with_resources
 from outplay.tune.trial import Trial
 from outplay.tune.tuner import CheckpointConfig, FailureConfig, RunConfig, TuneConfig, Tuner, run
 
+if TYPE_CHECKING:
+    from outplay import register_env
+else:
 
-def register_env(name: str, creator: Any) -> None:
-    """Register an environment by a name, as `outplay.register_env`."""
-    from outplay.envs import register_env as register  # it needs gymnasium
+    def __getattr__(name: str) -> Any:
+        if name != "register_env":
+            raise AttributeError(f"module 'outplay.tune' has no attribute {name!r}")
+        from outplay import register_env  # it needs gymnasium
 
-    register(name, creator)
+        return register_env
 
 
 __all__ = [

@@ -44,7 +44,7 @@ class _Bound:
 
     def __init__(self, function: Callable[..., Any], refs: dict[str, Any]) -> None:
         self._function, self._refs = function, refs
-        functools.update_wrapper(self, function)
+        self.__name__ = name_of(function)
 
     def __call__(self, config: dict[str, Any]) -> Any:
         return self._function(config, **{name: outplay.get(ref) for name, ref in self._refs.items()})
@@ -86,7 +86,7 @@ def name_of(trainable: Any) -> str:
 def checked_trainable(given: Any) -> Any:
     """What the workers run: a function or class as it is, an algorithm by its name. Raises ConfigError."""
     if isinstance(given, str):
-        from outplay.algorithms import find_algorithm
+        from outplay.runs.loading import find_algorithm  # it needs torch
 
         return find_algorithm(given).__name__
     if isinstance(given, type):

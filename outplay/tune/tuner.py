@@ -151,7 +151,7 @@ class Tuner:
             fail_fast=failure.fail_fast,
             is_run=self._is_run,
             stop=dict(self._run.stop) if self._is_run and isinstance(self._run.stop, Mapping) else {},
-            resources={name.removeprefix("num_"): value for name, value in self._bundles[0].items()},
+            resources={name[4:-1]: value for name, value in self._bundles[0].items()},  # num_cpus → cpu
             callbacks=list(self._run.callbacks),
         )
 
