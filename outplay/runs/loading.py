@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outplay.algorithms import Algorithm, find_algorithm, imported
+from outplay.algorithms import Algorithm, imported
+from outplay.algorithms import find_algorithm as find_algorithm  # tune imports it from here
 from outplay.algorithms.saving import check_evaluation_trust
 from outplay.envs import check_trust, import_folders, import_path, is_import_path
 from outplay.envs.lookup import apply_registrations as apply_registrations  # tune imports them from here
@@ -21,6 +22,7 @@ from outplay.runs.finding import find_run
 from outplay.runs.folder import RunFolder
 from outplay.runs.results import as_path, runs_by_name
 from outplay.runs.sinks import checked_loggers
+from outplay.settings import validated
 
 log = logging.getLogger("outplay")
 
@@ -48,6 +50,13 @@ def make_algorithm(experiment: Experiment, folders: Iterable[Path] = (), resumin
         algorithm.stop()
         raise
     return algorithm
+
+
+def check_settings(data: dict[str, Any], where: str) -> None:
+    """Check the settings of an experiment and of its algorithm. No environment is made."""
+    experiment = checked_experiment(data, where)
+    algorithm = find_algorithm(experiment.run)
+    validated(algorithm.Config, experiment.config, f"{algorithm.__name__} config")
 
 
 def _check_stop(experiment: Experiment, algorithm: Algorithm) -> None:

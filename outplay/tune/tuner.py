@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from outplay.errors import ConfigError, RunError, TuneError, nearest
 from outplay.runs.results import folder_name, results_folder
+from outplay.streams import stream
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.callbacks import Callback
 from outplay.tune.folder import StudyFolder
@@ -25,7 +26,7 @@ from outplay.tune.seeds import check_aggregate, report_seeds, search_seeds
 from outplay.tune.spaces import Space, Values, described
 from outplay.tune.stoppers import stopper_of
 from outplay.tune.study import Plan, Study
-from outplay.tune.trainables import checked_trainable, name_of
+from outplay.tune.trainables import checked_trainable, experiment_of, name_of
 from outplay.tune.trial import Status
 
 _RESUMES = ("AUTO", "LOCAL", "ERRORED", "RESTART_ERRORED", "ERRORED_ONLY")
@@ -105,9 +106,19 @@ class Tuner:
         self._space = Space(param_space or {})
         if self._tune.seeds > 1 and "seed" in (param_space or {}):
             raise ConfigError("config has a seed, but seeds sets it for each run; leave it out")
+        if self._is_run:
+            self._check_experiment()
         self._ledger = self._new_ledger()
         self._plan = self._new_plan()
         self._analysis: ExperimentAnalysis | None = None
+
+    def _check_experiment(self) -> None:
+        """Check the settings of one trial's experiment, so that a wrong name is found before anything is written."""
+        from outplay.runs.loading import check_settings  # it needs torch
+
+        stop = self._run.stop if isinstance(self._run.stop, Mapping) else {}
+        config = self._space.config(self._space.sample(stream(self._tune.seed, "tune check")))
+        check_settings(experiment_of(self._trainable, config, stop), "config")
 
     @property
     def _is_run(self) -> bool:

@@ -1,4 +1,4 @@
-"""A study that is killed at any moment is resumed: nothing is lost, nothing is run twice, all decisions are the same."""
+"""A study that is killed at any moment is resumed: nothing is lost or run twice, and all decisions are the same."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_resuming_with_more_samples(tmp_path: Path) -> None:
 
 
 def test_nothing_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="there is no study to resume in .*; resume='AUTO' starts a new one"):
+    with pytest.raises(RunError, match=r"there is no study to resume in .*; resume='AUTO' starts a new one"):
         tune.run(failing, name="s", storage_path=tmp_path, resume=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -193,7 +193,8 @@ def test_a_study_that_runs_is_not_resumed_by_another_process(tmp_path: Path) -> 
     folder = StudyFolder(tmp_path / "s")
     folder.open()
     try:
-        script = f"from outplay import tune; tune.run(lambda config: None, name='s', storage_path={str(tmp_path)!r}, resume=True)"
+        call = f"tune.run(lambda config: None, name='s', storage_path={str(tmp_path)!r}, resume=True)"
+        script = f"from outplay import tune; {call}"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     finally:
         folder.close()
@@ -216,7 +217,7 @@ def test_half_a_line_is_dropped_and_a_damaged_one_is_named(tmp_path: Path) -> No
     with pytest.raises(RunError, match=r"journal.jsonl, line 2: damaged"):
         tune.run(train, **settings, resume=True)
     (tmp_path / "s" / "study.json").write_text(json.dumps({"version": 99}))
-    with pytest.raises(RunError, match="study.json is damaged, or from another version"):
+    with pytest.raises(RunError, match=r"study.json is damaged, or from another version"):
         ExperimentAnalysis(tmp_path / "s")
 
 

@@ -276,13 +276,13 @@ def test_a_wrong_report_and_checkpoint(run: Run) -> None:
 
 def test_a_study_is_not_overwritten(run: Run) -> None:
     run(counting, config={"x": 1}, name="mine")
-    with pytest.raises(RunError, match="there is a study in .*mine already; continue it with resume=True"):
+    with pytest.raises(RunError, match=r"there is a study in .*mine already; continue it with resume=True"):
         run(counting, config={"x": 1}, name="mine")
 
 
 def test_an_unknown_metric_is_named(run: Run) -> None:
     result = run(counting, config={"x": 1})
-    with pytest.raises(ConfigError, match="no trial has reported 'score'; there is .*value"):
+    with pytest.raises(ConfigError, match=r"no trial has reported 'score'; there is .*value"):
         result.get_best_config("score", "max")
     with pytest.raises(ConfigError, match="metric is missing"):
         result.get_best_config()

@@ -90,7 +90,7 @@ def test_a_missing_and_an_unknown_value_are_named() -> None:
     space = Space({"lr": tune.uniform(0, 1)})
     with pytest.raises(ConfigError, match="the value of 'lr' is missing"):
         space.config({})
-    with pytest.raises(ConfigError, match="no variable 'lrr'. Did you mean 'lr'"):
+    with pytest.raises(ConfigError, match=r"no variable 'lrr'\. Did you mean 'lr'"):
         space.config({"lr": 1, "lrr": 2})
 
 
@@ -153,8 +153,9 @@ def test_variables_in_files() -> None:
 @pytest.mark.parametrize(
     "domain",
     [
-        tune.uniform(0, 1), tune.quniform(0, 1, 0.1), tune.loguniform(1, 2), tune.qloguniform(1, 9, 2), tune.randint(1, 5),
-        tune.qrandint(0, 10, 5), tune.lograndint(1, 9), tune.qlograndint(2, 8, 2), tune.randn(1, 2), tune.qrandn(1, 2, 3),
+        tune.uniform(0, 1), tune.quniform(0, 1, 0.1), tune.loguniform(1, 2), tune.qloguniform(1, 9, 2),
+        tune.randint(1, 5), tune.qrandint(0, 10, 5), tune.lograndint(1, 9), tune.qlograndint(2, 8, 2), tune.randn(1, 2),
+        tune.qrandn(1, 2, 3),
         tune.choice([1, {"a": tune.uniform(0, 1)}]), tune.grid_search(["x"]),
     ],
 )  # fmt: skip
