@@ -237,6 +237,7 @@ class RunExecution(Execution):
         experiment = experiment_of(algorithm, job.config, job.stop)
         config = {**experiment.get("config", {})}
         config["seed"] = job.seed if job.has_seeds else config.get("seed", job.seed)
+        config.setdefault("num_workers", 0)  # the trials themselves run in parallel; results are the same
         self._run = self._opened({**experiment, "name": job.study, "config": config}, Path(job.folder))
         if job.checkpoint is not None:
             self._run.restore(job.checkpoint)

@@ -35,6 +35,12 @@ def bundles_of(resources: Any) -> list[dict[str, float]]:
     return [_bundle(each) for each in resources]
 
 
+def run_resources(config: Mapping[str, Any]) -> list[dict[str, float]]:
+    """The default for an algorithm: a CPU for each of its workers, or one if it has none."""
+    workers = config.get("config", config).get("num_workers", 0)
+    return [{"cpu": 1}] * (workers if isinstance(workers, int) and workers > 1 else 1)
+
+
 def _bundle(given: Any) -> dict[str, float]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"resources_per_trial: a bundle must be as {{'cpu': 1}}, not {given!r}")

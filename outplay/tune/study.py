@@ -301,16 +301,24 @@ class Study:
         done = all(replica.has_ended or bool((replica.result or {}).get("done")) for replica in active.replicas)
         trial.folder = trial.folder or next((self.folder.relative(e.folder) for e in events if e.folder), "")
         iteration = int(metrics["training_iteration"])
-        if iteration <= active.repeats_until and not done:
-            if checkpoints:
-                self._add_checkpoint(trial, iteration, checkpoints)
-            self._advance(active)
+        if iteration <= active.repeats_until:
+            self._after_repeat(active, iteration, checkpoints, done)
             return
         if not checkpoints and self._wants_checkpoint(trial, metrics):
             checkpoints = self._save(active)
         self.results += 1
         entry = self.ledger.result(trial, metrics, checkpoints, done)
         self._finish(entry, active)
+
+    def _after_repeat(self, active: _Active, iteration: int, checkpoints: list[str], done: bool) -> None:
+        """A result that was recorded and decided upon before the trial was lost."""
+        if checkpoints:
+            self._add_checkpoint(active.trial, iteration, checkpoints)
+        if done:
+            self._release(active)
+            self._finish(self.ledger.end(active.trial, "ended by itself"))
+        else:
+            self._advance(active)
 
     def _wants_checkpoint(self, trial: Trial, metrics: Metrics) -> bool:
         return trial.id != REPORT and self.ledger.scheduler.wants_checkpoint(trial, metrics)

@@ -18,7 +18,7 @@ from outplay.tune.callbacks import Callback
 from outplay.tune.folder import StudyFolder
 from outplay.tune.ledger import Ledger
 from outplay.tune.objective import Objective
-from outplay.tune.resources import Slots, bundles_of
+from outplay.tune.resources import Slots, bundles_of, run_resources
 from outplay.tune.resultgrid import ResultGrid
 from outplay.tune.schedulers import Scheduler
 from outplay.tune.search import Searcher, Variants
@@ -99,6 +99,8 @@ class Tuner:
         self._resume = _resume_modes(resume)
         if resources_per_trial is None:
             resources_per_trial = getattr(trainable, "resources_per_trial", None)
+        if resources_per_trial is None and self._is_run:
+            resources_per_trial = run_resources(param_space or {})
         self._bundles = bundles_of(resources_per_trial)
         self._name = self._run.name or f"{name_of(trainable)}_{datetime.now():%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(2)}"
         if folder_name(self._name) != self._name:
