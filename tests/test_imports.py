@@ -39,7 +39,7 @@ BASICS = (
 # The public engine: its functions, its protocol, its handles. What starts, schedules or serialises is behind them.
 ENGINE = ("engine.api", "engine.base", "engine.remote")
 # What a user's program sees.
-ABOVE = ("", "errors", "registry", "machine", "metrics", "runs", "engine.api")
+ABOVE = ("", "errors", "streams", "registry", "machine", "metrics", "runs", "engine.api")
 
 BELOW_ALGORITHMS = (
     *("", *BASICS, "fragments", "policies", "envs"),
@@ -69,7 +69,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cli": ABOVE,
     "tune": (*ABOVE, "streams", "files", "parsing", "conditions"),
     "dashboard": ABOVE,
-    "testing": ("", *BASICS, *ENGINE, "envs", "policies", "learning", "collect", "algorithms", "runs"),
+    "testing": ("", *BASICS, *ENGINE, "envs", "policies", "learning", "collect", "algorithms", "runs", "tune"),
     "": ("", *BASICS, "engine", "util", "envs", "algorithms", "runs"),
     "__main__": ("cli",),
     "mypy": (),  # a plugin of mypy: names only

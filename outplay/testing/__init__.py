@@ -1,4 +1,4 @@
-"""Conformance suites: Outplay's own tests of engines, algorithms and vectors, for those of other packages.
+"""Conformance suites: Outplay's own tests of engines, algorithms, vectors and searchers, for those of other packages.
 
 Each suite is a pytest class. Subclass it in a test file and set the class to test:
 
@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outplay.testing.algorithm import AlgorithmConformance
     from outplay.testing.engine.suite import EngineConformance
+    from outplay.testing.searcher import SearcherConformance
     from outplay.testing.vector import VectorConformance
 
 # Imported on first use: workers import the probes, and should not need pytest.
 _SUITES = {
     "AlgorithmConformance": "outplay.testing.algorithm",
     "EngineConformance": "outplay.testing.engine.suite",
+    "SearcherConformance": "outplay.testing.searcher",
     "VectorConformance": "outplay.testing.vector",
 }
 if sys.modules.get("pytest") is not None:  # so that pytest shows the values of a failed assertion
@@ -40,4 +42,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_SUITES[name]), name)
 
 
-__all__ = ["AlgorithmConformance", "EngineConformance", "VectorConformance"]
+__all__ = ["AlgorithmConformance", "EngineConformance", "SearcherConformance", "VectorConformance"]

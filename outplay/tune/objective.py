@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from outplay.errors import ConfigError, nearest
 
 _MODES = ("min", "max")
+
+
+class _HasResult(Protocol):
+    @property
+    def last_result(self) -> Mapping[str, Any]: ...
+
+
+_T = TypeVar("_T", bound=_HasResult)
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,15 @@ class Objective:
     def mode(self) -> str:
         return self.modes[0] if self.modes else "max"
 
+    def agreed(self, given: Objective, owner: str) -> Objective:
+        """This objective of a searcher or scheduler, or the study's if it has none. They must not differ."""
+        if self.metrics and given.metrics and self != given:
+            raise ConfigError(
+                f"{owner} has metric={_shown(self.metrics)}, mode={_shown(self.modes)}, but the study has "
+                f"metric={_shown(given.metrics)}, mode={_shown(given.modes)}; give them once"
+            )
+        return self if self.metrics else given
+
     def value(self, result: Mapping[str, Any]) -> float:
         """The first metric's value, or NaN."""
         return number(result, self.metric)
@@ -57,6 +74,28 @@ class Objective:
     def score(self, result: Mapping[str, Any]) -> float:
         """The first metric's value, with the sign that makes higher better. NaN if the result does not have it."""
         return self.value(result) if self.mode == "max" else -self.value(result)
+
+
+def pareto_front(trials: Iterable[_T], objective: Objective) -> list[_T]:
+    """The trials that no other trial dominates: none is at least as good in all metrics and better in one.
+
+    Trials without a number for each metric are left out. Trials with equal results are all kept.
+    """
+    rated = [(trial, scores) for trial in trials if not any(map(math.isnan, scores := _scores(trial, objective)))]
+    return [trial for trial, scores in rated if not any(_dominates(other, scores) for _, other in rated)]
+
+
+def _scores(trial: _HasResult, objective: Objective) -> tuple[float, ...]:
+    values = (number(trial.last_result, metric) for metric in objective.metrics)
+    return tuple(value if mode == "max" else -value for value, mode in zip(values, objective.modes, strict=True))
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    return repr(names[0] if len(names) == 1 else list(names))
 
 
 def number(result: Mapping[str, Any], metric: str) -> float:
