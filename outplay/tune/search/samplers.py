@@ -6,6 +6,7 @@ from the seed, and a study can be rebuilt without pickles.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from typing import Any
 
 from optuna import Study, samplers
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
@@ -71,7 +73,7 @@ def kind_of(sampler: str | Factory, objectives: int) -> Kind:
     if not isinstance(sampler, str):
         return Kind(lambda seed, _: sampler(seed))
     if sampler not in KINDS:
-        raise ConfigError(f"there is no sampler {sampler!r}{nearest(sampler, KINDS)}; there are {', '.join(KINDS)}")
+        raise ConfigError(f"there is no sampler {sampler!r}, only {', '.join(KINDS)}{nearest(sampler, KINDS)}")
     kind = KINDS[sampler]
     if kind.objectives is not None and objectives > kind.objectives:
         raise ConfigError(f"sampler={sampler!r} optimises one metric, not {objectives}; use 'nsga2', 'tpe' or 'gp'")
@@ -96,7 +98,9 @@ class PerSuggestion(BaseSampler):
         self.is_asked = not (is_known and self.kind.is_stateless)
 
     def _make(self, index: int) -> BaseSampler:
-        return self.kind.make(seed_for(self.seed, "optuna", index), seed_for(self.seed, "optuna"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # else one per suggestion
+            return self.kind.make(seed_for(self.seed, "optuna", index), seed_for(self.seed, "optuna"))
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self.sampler = self._make(trial.number if self.index is None else self.index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from outplay.errors import ConfigError
@@ -50,13 +51,15 @@ def open_storage(url: str) -> BaseStorage:
     )
     shown = parsed.render_as_string(hide_password=True)
     try:
-        return optuna.storages.RDBStorage(url, engine_kwargs=options)
+        storage = optuna.storages.RDBStorage(url, engine_kwargs=options)
     except ImportError as error:
         reason = str(error.__cause__ or error.__context__ or error)
         raise ConfigError(f"storage {shown!r} needs a database driver: {_first_line(reason)}") from error
     except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
         cause = error.__cause__ or error
         raise ConfigError(f"storage {shown!r} cannot be opened: {_first_line(str(cause))}") from error
+    weakref.finalize(storage, storage.engine.dispose)  # closes its connections
+    return storage
 
 
 def _first_line(text: str) -> str:

@@ -87,6 +87,7 @@ class TestLimitedBatches(SearcherConformance):
         return ConcurrencyLimiter(OptunaSearch(), max_concurrent=2, batch=True)
 
 
+@pytest.mark.slow
 class TestShared(SearcherConformance):
     """In a database. Each searcher of a test has a study of its own, apart from the one that is resumed."""
 
