@@ -139,7 +139,8 @@ class SearcherConformance:
             study.finish()
         values = study.searcher.suggest(f"{self.trials:05}")
         assert isinstance(values, dict | Finished), "it waits for results, but no trial runs"
-        if values is FINISHED:
+        if study.is_finished or values is FINISHED:
+            assert values is FINISHED, "it has said FINISHED before"
             assert study.searcher.suggest(f"{self.trials + 1:05}") is FINISHED
 
 

@@ -1,0 +1,55 @@
+"""The searcher of examples/nevergrad_search.py passes the suite for searchers, and finds a minimum."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outplay.testing import SearcherConformance
+from outplay.tune import spaces
+from outplay.tune.objective import Objective
+from outplay.tune.search import Searcher
+from outplay.tune.spaces import Space
+
+pytest.importorskip("nevergrad", reason="nevergrad is not installed")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def example() -> Iterator[Any]:
+    sys.path.insert(0, str(EXAMPLES))
+    import nevergrad_search
+
+    yield nevergrad_search
+    sys.path.remove(str(EXAMPLES))
+
+
+class TestNevergrad(SearcherConformance):
+    is_conditional = False
+
+    def make(self) -> Searcher:
+        from nevergrad_search import NevergradSearch  # type: ignore[import-not-found]
+
+        searcher: Searcher = NevergradSearch("TwoPointsDE")
+        return searcher
+
+
+def test_it_fits_on_a_page() -> None:
+    assert len((EXAMPLES / "nevergrad_search.py").read_text().splitlines()) <= 60
+
+
+def test_it_finds_a_minimum(example: Any) -> None:
+    searcher = example.NevergradSearch("OnePlusOne", budget=100)
+    space = Space({"x": spaces.uniform(-5, 5), "y": spaces.randn(0.0, 2.0), "n": spaces.lograndint(1, 100)})
+    searcher.setup(space, Objective.of("loss", "min"), 0)
+    losses = []
+    for i in range(100):
+        values = searcher.suggest(f"{i:05}")
+        losses.append((values["x"] - 1) ** 2 + (values["y"] + 1) ** 2 + abs(values["n"] - 20) / 20)
+        searcher.on_complete(f"{i:05}", {"loss": losses[-1]})
+    assert min(losses) < 0.2
+    assert min(losses) < min(losses[:10]) / 3
