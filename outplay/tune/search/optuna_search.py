@@ -163,8 +163,7 @@ class OptunaSearch(Searcher):
         """A new running trial in Optuna's study. Its values are those that are given, and others by the sampler."""
         if (stored := self._stored(trial_id, driver)) is not None:
             self.numbers[trial_id] = stored.number
-            params = stored.params
-            return self.space.choose(lambda path, domain: _decoded(self.variables, path, domain, params, given))
+            return self._decoded(stored.params, given)
         index = self.suggested if self.storage_given is None else None
         self.sampler.prepare(index, self.variables.encoded(given), is_known)
         trial = self.study.ask()
@@ -172,7 +171,7 @@ class OptunaSearch(Searcher):
         def ask(path: str, domain: Domain) -> Any:
             variable = self.variables.find(path, domain)
             number = variable.ask(trial)
-            return given[path] if path in given else variable.decode(number)
+            return variable.value(number, given[path]) if path in given else variable.decode(number)
 
         try:
             values = self.space.choose(ask)
@@ -185,15 +184,23 @@ class OptunaSearch(Searcher):
         self.numbers[trial_id] = trial.number
         return values
 
+    def _decoded(self, params: Mapping[str, Any], given: Values) -> Values:
+        def ask(path: str, domain: Domain) -> Any:
+            variable = self.variables.find(path, domain)
+            number = params[variable.name]
+            return variable.value(number, given[path]) if path in given else variable.decode(number)
+
+        return self.space.choose(ask)
+
     def _encoded(self, values: Values) -> dict[str, Any] | None:
         """The numbers of all variables; None if one is missing or outside its domain."""
         encoded = self.variables.encoded(values)
         found = {}
 
         def ask(path: str, domain: Domain) -> Any:
-            name = self.variables.find(path, domain).name
-            found[name] = encoded[name]
-            return values[path]
+            variable = self.variables.find(path, domain)
+            number = found[variable.name] = encoded[variable.name]
+            return variable.value(number, values[path])
 
         try:
             used = self.space.choose(ask)
@@ -266,11 +273,6 @@ class OptunaSearch(Searcher):
 
     def _trial(self, number: int) -> Any:
         return self.study.get_trials(deepcopy=False)[number]
-
-
-def _decoded(variables: Variables, path: str, domain: Domain, params: Mapping[str, Any], given: Values) -> Any:
-    variable = variables.find(path, domain)
-    return given[path] if path in given else variable.decode(params[variable.name])
 
 
 def _flat(config: Mapping[str, Any], paths: Iterable[str], prefix: str = "") -> Values:

@@ -36,6 +36,7 @@ class Kind:
     is_stateless: bool = False
     objectives: int | None = None  # the largest number of them
     needs: tuple[str, ...] = ()  # modules
+    has_after_trial: bool = False  # whether the sampler must be told of ended trials
 
 
 def _qmc(seed: int, study_seed: int) -> BaseSampler:
@@ -71,7 +72,7 @@ def kind_of(sampler: str | Factory, objectives: int) -> Kind:
             f"sampler=lambda seed: {name}(seed=seed), not {sampler!r}"
         )
     if not isinstance(sampler, str):
-        return Kind(lambda seed, _: sampler(seed))
+        return Kind(lambda seed, _: sampler(seed), has_after_trial=True)
     if sampler not in KINDS:
         raise ConfigError(f"there is no sampler {sampler!r}, only {', '.join(KINDS)}{nearest(sampler, KINDS)}")
     kind = KINDS[sampler]
@@ -127,4 +128,5 @@ class PerSuggestion(BaseSampler):
         return self.canonical(param_name, self.sampler.sample_independent(study, trial, param_name, param_distribution))
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        self._make(trial.number).after_trial(study, trial, state, values)
+        if self.kind.has_after_trial:
+            self._make(trial.number).after_trial(study, trial, state, values)

@@ -6,6 +6,7 @@ the same study.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,6 +43,10 @@ class Variable:
             return index
         suggest = trial.suggest_int if isinstance(d.low, int) else trial.suggest_float
         return suggest(self.name, d.low, d.high, log=d.log)
+
+    def value(self, number: Number, given: Any) -> Any:
+        """A value that was given, as the domain has it: values of `choice` may contain variables."""
+        return self.decode(number) if isinstance(self.domain, Categorical) else given
 
     def canonical(self, number: Number) -> Number:
         """The one number of all those that are decoded to the same value."""
@@ -166,14 +171,12 @@ def _normal(name: str, domain: Normal) -> Variable:
 
 
 def _position(values: tuple[Any, ...], value: Any) -> int:
-    """The index of a value. 1, 1.0 and True are different values. A list stands for a tuple: JSON has no tuples."""
+    """The index of a value, also of one that was written as JSON and read again. 1, 1.0 and True are different."""
     for i, known in enumerate(values):
         if known is value:
             return i
     for i, known in enumerate(values):
         if type(known) is type(value) and repr(known) == repr(value):
             return i
-    for i, known in enumerate(values):
-        if isinstance(known, tuple) and repr(list(known)) == repr(value):
-            return i
-    raise ValueError(value)
+    written = [json.dumps(known, default=repr) for known in (*values, value)]
+    return written.index(written.pop())

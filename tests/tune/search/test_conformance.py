@@ -1,4 +1,4 @@
-"""All searchers pass the suite for searchers of other packages."""
+"""All searchers pass the suite for searchers of other packages. Quick: one sampler without a state, one with one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class TestTPE(SearcherConformance):
         return OptunaSearch(points_to_evaluate=[{"lr": 0.01}])
 
 
+@pytest.mark.slow
 class TestTPEOfTwoMetrics(SearcherConformance):
     objective = BOTH
 
@@ -30,6 +31,7 @@ class TestTPEOfTwoMetrics(SearcherConformance):
         return OptunaSearch(sampler="tpe", constraints=lambda result: [result["score"] - 3, -1])
 
 
+@pytest.mark.slow
 class TestGP(SearcherConformance):
     trials = 14
 
@@ -44,6 +46,7 @@ class TestCMAES(SearcherConformance):
         return OptunaSearch(sampler="cmaes", points_to_evaluate=[{"lr": 0.01}])
 
 
+@pytest.mark.slow
 class TestNSGA2(SearcherConformance):
     """The factory's population is small, so that there are several generations."""
 
@@ -54,6 +57,7 @@ class TestNSGA2(SearcherConformance):
         return OptunaSearch(sampler=small_nsga2)
 
 
+@pytest.mark.slow
 class TestNSGA3(SearcherConformance):
     objective = BOTH
     trials = 70  # a generation has 50 trials
@@ -62,11 +66,13 @@ class TestNSGA3(SearcherConformance):
         return OptunaSearch(sampler="nsga3")
 
 
+@pytest.mark.slow
 class TestQMC(SearcherConformance):
     def make(self) -> Searcher:
         return OptunaSearch(sampler="qmc")
 
 
+@pytest.mark.slow
 class TestRandom(SearcherConformance):
     def make(self) -> Searcher:
         return OptunaSearch(sampler="random")
@@ -77,11 +83,13 @@ class TestBOHB(SearcherConformance):
         return TuneBOHB(points_to_evaluate=[{"lr": 0.01}])
 
 
+@pytest.mark.slow
 class TestLimited(SearcherConformance):
     def make(self) -> Searcher:
         return ConcurrencyLimiter(OptunaSearch(), max_concurrent=2)
 
 
+@pytest.mark.slow
 class TestLimitedBatches(SearcherConformance):
     def make(self) -> Searcher:
         return ConcurrencyLimiter(OptunaSearch(), max_concurrent=2, batch=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import subprocess
@@ -14,9 +15,10 @@ import pytest
 from optuna.trial import TrialState
 
 from outplay.errors import ConfigError
+from outplay.testing.searcher import CONDITIONAL
 from outplay.tune import spaces
 from outplay.tune.objective import Objective
-from outplay.tune.search import OptunaSearch
+from outplay.tune.search import OptunaSearch, TuneBOHB
 from outplay.tune.spaces import Space, Values
 from outplay.tune.trial import Trial
 
@@ -131,6 +133,20 @@ def test_a_known_suggestion_is_not_asked_for_again() -> None:
     assert asked == 0
     searcher.suggest("00005")
     assert asked == 2
+
+
+@pytest.mark.parametrize("make", [OptunaSearch, lambda: OptunaSearch(sampler="nsga2"), TuneBOHB])
+def test_values_that_were_written_as_json_can_be_repeated(make: Callable[[], OptunaSearch]) -> None:
+    """A journal holds no domains: those within the values of a choice are their repr."""
+    space = Space(CONDITIONAL)
+    undisturbed, resumed = started(make(), space), started(make(), space)
+    for i in range(20):
+        values = undisturbed.suggest(f"{i:05}")
+        resumed.repeat(f"{i:05}", json.loads(json.dumps(values, default=repr)))
+        for searcher in (undisturbed, resumed):
+            searcher.on_complete(f"{i:05}", {"loss": i % 7, "training_iteration": 1})
+    for i in range(20, 30):
+        assert undisturbed.suggest(f"{i:05}") == resumed.suggest(f"{i:05}")
 
 
 def test_the_searcher_has_its_own_seed() -> None:
@@ -248,7 +264,9 @@ def test_constraints_that_are_nan_count_as_failed(caplog: Any) -> None:
     assert "constraints returned NaN" in caplog.text
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "nsga2", "nsga3", "qmc", "random"])
+@pytest.mark.parametrize(
+    "sampler", ["tpe", pytest.param("gp", marks=pytest.mark.slow), "nsga2", "nsga3", "qmc", "random"]
+)
 def test_several_metrics_have_directions_of_their_own(sampler: str) -> None:
     searcher = started(
         OptunaSearch(sampler=sampler, metric=["return", "time"], mode=["max", "min"]),

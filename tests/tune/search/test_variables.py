@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from typing import Any
 
@@ -89,8 +90,11 @@ def test_values_outside_have_no_number(domain: Domain, outside: list[Any]) -> No
         assert variables.encoded({"x": value}) == {}, value
 
 
-def test_a_tuple_that_json_made_a_list_is_found() -> None:
-    assert variable(spaces.choice(["a", (1, 2)])).encode([1, 2]) == 1
+def test_values_that_were_written_as_json_are_found() -> None:
+    choices = [1, True, "1", 1.0, None, (1, 2), {"name": "sgd", "momentum": spaces.uniform(0, 1), "betas": (1, 2)}]
+    x = variable(spaces.choice(choices))
+    for i, value in enumerate(choices):
+        assert x.encode(json.loads(json.dumps(value, default=repr))) == i
 
 
 def test_uniform_numbers_become_normally_distributed_values() -> None:
