@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outplay.errors import ConfigError
@@ -15,6 +16,8 @@ from outplay.tune.trial import Metrics
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
+
+    from outplay.tune.analysis import ExperimentAnalysis
 
 
 class TuneBOHB(OptunaSearch):
@@ -32,7 +35,7 @@ class TuneBOHB(OptunaSearch):
         mode: str | None = None,
         points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
         seed: int | None = None,
-        warm_start: Iterable[Any] | None = None,
+        warm_start: Iterable[Any] | ExperimentAnalysis | str | Path | None = None,
         time_attr: str = "training_iteration",
         min_points_in_model: int | None = None,
         random_fraction: float = 1 / 3,
@@ -54,13 +57,13 @@ class TuneBOHB(OptunaSearch):
         if not 0 <= random_fraction <= 1:
             raise ConfigError(f"random_fraction must be from 0 to 1, not {random_fraction}")
         self.time_attr, self.min_points, self.random_fraction = time_attr, min_points_in_model, random_fraction
-        self.known: dict[str, Values] = {}
-        self.waiting: set[str] = set()  # trials without any result
-        self.results: dict[float, dict[str, float]] = {}  # by budget and trial
 
     def setup(self, space: Space, objective: Objective, seed: int) -> None:
         if len(self.own_objective.agreed(objective, type(self).__name__).metrics) > 1:
             raise ConfigError("TuneBOHB optimises one metric; use OptunaSearch for several")
+        self.known: dict[str, Values] = {}
+        self.waiting: set[str] = set()  # trials without any result
+        self.results: dict[float, dict[str, float]] = {}  # by budget and trial
         super().setup(space, objective, seed)
 
     @property

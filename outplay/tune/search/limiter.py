@@ -24,12 +24,12 @@ class ConcurrencyLimiter(Searcher):
         if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 1:
             raise ConfigError(f"max_concurrent must be an integer of at least 1, not {max_concurrent!r}")
         self.searcher, self.max_concurrent, self.batch = searcher, max_concurrent, batch
-        self.running: list[str] = []
-        self.ended: list[tuple[str, Metrics | None, bool]] = []  # of this batch, not told yet
 
     def setup(self, space: Space, objective: Objective, seed: int) -> None:
         self.searcher.setup(space, objective, seed)
         self.space, self.objective, self.seed = space, self.searcher.objective, self.searcher.seed
+        self.running: list[str] = []
+        self.ended: list[tuple[str, Metrics | None, bool]] = []  # of this batch, not told yet
 
     def suggest(self, trial_id: str) -> Values | Finished | None:
         if len(self.running) + len(self.ended) >= self.max_concurrent:

@@ -6,7 +6,8 @@ import logging
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from outplay.errors import ConfigError, nearest
 from outplay.tune.objective import Objective, number
@@ -18,6 +19,8 @@ from outplay.tune.trial import Metrics
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
+
+    from outplay.tune.analysis import ExperimentAnalysis
 
 log = logging.getLogger("outplay")
 
@@ -49,7 +52,7 @@ class OptunaSearch(Searcher):
         sampler: str | Callable[[int], BaseSampler] = "tpe",
         seed: int | None = None,
         constraints: Constraints | None = None,
-        warm_start: Iterable[Any] | None = None,
+        warm_start: Iterable[Any] | ExperimentAnalysis | str | Path | None = None,
         storage: str | BaseStorage | None = None,
         study_name: str | None = None,
     ) -> None:
@@ -64,24 +67,29 @@ class OptunaSearch(Searcher):
         """
         self.own_objective = Objective.of(metric, mode)
         self.own_seed, self.sampler_given, self.constraints = seed, sampler, constraints
-        self.points = [dict(point) for point in points_to_evaluate or ()]
+        self.points_given = [dict(point) for point in points_to_evaluate or ()]
         self.rewards = None if evaluated_rewards is None else list(evaluated_rewards)
-        if self.rewards is not None and len(self.rewards) != len(self.points):
+        if self.rewards is not None and len(self.rewards) != len(self.points_given):
             raise ConfigError(
-                f"evaluated_rewards has {len(self.rewards)} values for {len(self.points)} points_to_evaluate"
+                f"evaluated_rewards has {len(self.rewards)} values for {len(self.points_given)} points_to_evaluate"
             )
         self.earlier: list[tuple[Values, Metrics]] = []
         self.storage_given, self.study_name = storage, study_name
-        self.suggested = 0
-        self.numbers: dict[str, int] = {}  # Optuna's numbers of the trials that have not ended, by trial id
-        self.warm_start(warm_start or ())
+        self.warm_start(() if warm_start is None else warm_start)
 
-    def warm_start(self, trials: Iterable[Any]) -> OptunaSearch:
-        """Learn from trials of earlier studies: pairs of values and result, or trials. To be called before the study.
+    def warm_start(self, trials: Iterable[Any] | ExperimentAnalysis | str | Path) -> OptunaSearch:
+        """Learn from an earlier study: its folder, its analysis, trials, or pairs of values and result.
 
-        >>> OptunaSearch().warm_start(ExperimentAnalysis("~/studies/first").trials)
+        To be called before the study. Trials outside the search space are not used.
+
+        >>> OptunaSearch().warm_start("~/studies/first")
         """
-        for trial in trials:
+        if isinstance(trials, str | Path):
+            from outplay.tune.analysis import ExperimentAnalysis
+
+            trials = ExperimentAnalysis(trials)
+        trials = getattr(trials, "trials", trials)
+        for trial in cast("Iterable[Any]", trials):
             values, result = trial if isinstance(trial, tuple) else (trial.values, trial.last_result)
             self.earlier.append((dict(values), dict(result or {})))
         return self
@@ -101,7 +109,9 @@ class OptunaSearch(Searcher):
         self.sampler = PerSuggestion(
             kind, self.seed, lambda name, number: self.variables.by_name[name].canonical(number)
         )
-        self.points = [self._checked(point) for point in self.points]
+        self.points = [self._checked(point) for point in self.points_given]
+        self.suggested = 0
+        self.numbers: dict[str, int] = {}  # Optuna's numbers of the trials that have not ended, by trial id
         self.study, self.storage = open_study(self.storage_given, self.study_name, objective.modes, self.sampler)
         self.driver = uuid.uuid4().hex  # of the trials in a shared storage; nothing else depends on it
         self._learn_earlier()

@@ -76,6 +76,8 @@ def test_a_searcher_with_a_state_keeps_it() -> None:
             self.count = state["count"]
 
     first, second = ConcurrencyLimiter(Counting(), 2), ConcurrencyLimiter(Counting(), 2)
+    for limiter in (first, second):
+        limiter.setup(Space({"x": spaces.uniform(0, 1)}), Objective.of("a", "max"), 0)
     first.suggest("0")
     first.suggest("1")
     state = first.save()

@@ -224,6 +224,19 @@ def test_a_warm_start_helps() -> None:
     assert sum(abs(v["x"] - 3) for v in warm) < sum(abs(v["x"] - 3) for v in cold)
 
 
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        OptunaSearch(points_to_evaluate=[POINT], evaluated_rewards=[1]),
+        OptunaSearch(points_to_evaluate=[POINT]),
+        TuneBOHB(),
+    ],
+)
+def test_a_searcher_that_is_used_again_begins_anew(searcher: OptunaSearch) -> None:
+    first, second = (run(started(searcher), 15, lambda v: {"loss": v["x"], "training_iteration": 1}) for _ in range(2))
+    assert first == second
+
+
 # Constraints and several objectives.
 
 
