@@ -31,6 +31,7 @@ class Ancestor:
     iteration: int  # of the copied checkpoint
     checkpoint: str  # its path, relative to the study's folder
     values: Values  # from here on
+    generation: int | None = None  # len(lineage) of the copied trial at that time; None if it is not known
 
 
 @dataclass
@@ -51,6 +52,10 @@ class Trial:
     failures: int = 0
     folder: str = ""  # in the study's folder; empty if it has none
     seconds: float = 0.0  # of its own time
+    initial_values: Values = field(default_factory=dict)  # before schedulers changed them; by default those it gets
+
+    def __post_init__(self) -> None:
+        self.initial_values = dict(self.initial_values or self.values)
 
     @property
     def iteration(self) -> int:

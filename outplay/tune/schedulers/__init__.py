@@ -1,9 +1,11 @@
 """Schedulers: which trials go on, wait, end, or continue as a copy of another one."""
 
+from outplay.tune.schedulers.asha import ASHAScheduler, AsyncHyperBandScheduler
 from outplay.tune.schedulers.base import (
     CONTINUE,
     PAUSE,
     STOP,
+    YIELD,
     Action,
     Clone,
     Decision,
@@ -12,4 +14,17 @@ from outplay.tune.schedulers.base import (
     Scheduler,
 )
 
-__all__ = ["CONTINUE", "PAUSE", "STOP", "Action", "Clone", "Decision", "Decisions", "FIFOScheduler", "Scheduler"]
+__all__ = [
+    "CONTINUE",
+    "PAUSE",
+    "STOP",
+    "YIELD",
+    "ASHAScheduler",
+    "Action",
+    "AsyncHyperBandScheduler",
+    "Clone",
+    "Decision",
+    "Decisions",
+    "FIFOScheduler",
+    "Scheduler",
+]
