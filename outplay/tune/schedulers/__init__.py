@@ -13,6 +13,7 @@ from outplay.tune.schedulers.base import (
     FIFOScheduler,
     Scheduler,
 )
+from outplay.tune.schedulers.hyperband import HyperBandForBOHB, HyperBandScheduler
 
 __all__ = [
     "CONTINUE",
@@ -26,5 +27,7 @@ __all__ = [
     "Decision",
     "Decisions",
     "FIFOScheduler",
+    "HyperBandForBOHB",
+    "HyperBandScheduler",
     "Scheduler",
 ]

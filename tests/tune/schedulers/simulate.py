@@ -174,7 +174,7 @@ def simulate(
 
 
 def repeated(scheduler: Scheduler, study: Simulation, mode: str = "max", seed: int = 0) -> list[dict[str, Decision]]:
-    """The decisions of a fresh scheduler that gets the calls of a study, as when it is resumed: no `choose`, no status."""
+    """The decisions of a fresh scheduler that gets the calls of a study, as if it were resumed: no `choose`."""
     scheduler.setup(Objective.of(study.metric, mode), study.scheduler.space, seed)
     trials: dict[str, Trial] = {}
     decisions: list[dict[str, Decision]] = []

@@ -110,7 +110,7 @@ def test_results_without_the_metric_or_the_time() -> None:
     scheduler.on_add(trial)
     with pytest.raises(
         ConfigError,
-        match="ASHAScheduler: metric 'reward' is not in the result of trial 00007. "
+        match=r"ASHAScheduler: metric 'reward' is not in the result of trial 00007\. "
         "Its metrics: evaluation/return, loss, training_iteration",
     ):
         scheduler.on_result(trial, {"loss": 1, "evaluation": {"return": 2}, "training_iteration": 1})
