@@ -14,6 +14,7 @@ from outplay.tune.schedulers.base import (
     Scheduler,
 )
 from outplay.tune.schedulers.hyperband import HyperBandForBOHB, HyperBandScheduler
+from outplay.tune.schedulers.median import MedianStoppingRule
 
 __all__ = [
     "CONTINUE",
@@ -29,5 +30,6 @@ __all__ = [
     "FIFOScheduler",
     "HyperBandForBOHB",
     "HyperBandScheduler",
+    "MedianStoppingRule",
     "Scheduler",
 ]

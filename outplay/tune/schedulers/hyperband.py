@@ -123,7 +123,7 @@ class Bracket:
 
     def __init__(self, s: int, s_max: int, max_t: float, eta: float) -> None:
         self.s, self.eta = s, eta
-        # As in the paper's table 1. Its algorithm 1 rounds later, and would start brackets 3 to 1 with 34, 15, 8 trials.
+        # As in the paper's table 1. Its algorithm 1 rounds later: brackets 3 to 1 would start with 34, 15, 8 trials.
         self.capacity = math.floor((s_max + 1) // (s + 1) * eta**s)
         self.milestones = [max_t if i == s else max(1, math.floor(max_t / eta ** (s - i))) for i in range(s + 1)]
         self.rung = 0
