@@ -15,6 +15,8 @@ from outplay.tune.schedulers.base import (
 )
 from outplay.tune.schedulers.hyperband import HyperBandForBOHB, HyperBandScheduler
 from outplay.tune.schedulers.median import MedianStoppingRule
+from outplay.tune.schedulers.pbt import PopulationBasedTraining
+from outplay.tune.schedulers.replay import PopulationBasedTrainingReplay
 
 __all__ = [
     "CONTINUE",
@@ -31,5 +33,7 @@ __all__ = [
     "HyperBandForBOHB",
     "HyperBandScheduler",
     "MedianStoppingRule",
+    "PopulationBasedTraining",
+    "PopulationBasedTrainingReplay",
     "Scheduler",
 ]
