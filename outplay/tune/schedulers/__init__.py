@@ -15,12 +15,14 @@ from outplay.tune.schedulers.base import (
 )
 from outplay.tune.schedulers.hyperband import HyperBandForBOHB, HyperBandScheduler
 from outplay.tune.schedulers.median import MedianStoppingRule
+from outplay.tune.schedulers.pb2 import PB2
 from outplay.tune.schedulers.pbt import PopulationBasedTraining
 from outplay.tune.schedulers.replay import PopulationBasedTrainingReplay
 
 __all__ = [
     "CONTINUE",
     "PAUSE",
+    "PB2",
     "STOP",
     "YIELD",
     "ASHAScheduler",
