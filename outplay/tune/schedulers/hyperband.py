@@ -60,6 +60,10 @@ class HyperBandScheduler(Scheduler):
     def needs_checkpoints(self) -> bool:
         return True
 
+    def wants_checkpoint(self, trial: Trial, result: Metrics) -> bool:
+        bracket = self._brackets[self._bracket[trial.id]]
+        return not bracket.is_last_rung and self.measure.time(trial, result) >= bracket.milestone
+
     def on_add(self, trial: Trial) -> None:
         if not self._brackets or not self._brackets[-1].is_open:
             s = self._s_max - len(self._brackets) % (self._s_max + 1)

@@ -53,6 +53,9 @@ class MedianStoppingRule(Scheduler):
     def needs_checkpoints(self) -> bool:
         return self.min_time_slice > 0 or not self.hard_stop
 
+    def wants_checkpoint(self, trial: Trial, result: Metrics) -> bool:
+        return False  # a trial is saved when it pauses, and few do
+
     def on_add(self, trial: Trial) -> None:
         self._scores[trial.id] = []
 

@@ -78,6 +78,7 @@ class PB2(PopulationBasedTraining):
             warm_up_t=warm_up_t,
         )
         self._newest: dict[str, tuple[float, float]] = {}  # by trial: time and score of its newest result
+        self._saved: dict[str, tuple[float, float]] = {}  # the same of its newest checkpoint
         self._start: dict[str, tuple[float, float]] = {}  # the same at the start of its interval
         self._observed: list[tuple[Array, float, float]] = []  # values, time, rise of the score per interval
 
@@ -90,6 +91,8 @@ class PB2(PopulationBasedTraining):
             now = self.measure.time(trial, result), self.measure.score(trial, result)
             self._newest[trial.id] = now
             self._start.setdefault(trial.id, now)
+            if trial.checkpoints and trial.checkpoint_iteration >= trial.iteration:
+                self._saved[trial.id] = now
         return super().on_result(trial, result)
 
     def rate(self, member: Member, score: float) -> None:
@@ -101,7 +104,7 @@ class PB2(PopulationBasedTraining):
             self._observed.append((self._point(member.values), start / self.perturbation_interval, rise))
 
     def explore(self, member: Member, source: Member, rng: np.random.Generator) -> Values:
-        self._start[member.id] = self._newest[source.id]
+        self._start[member.id] = self._saved[member.id] = self._saved[source.id]
         observed = self._observed[-_MOST:]
         if len(observed) < _FEWEST:
             point = rng.random(len(self._axes))
@@ -109,7 +112,7 @@ class PB2(PopulationBasedTraining):
             points, times, rises = (np.array(column) for column in zip(*observed, strict=True))
             # Copies whose values have not been observed yet: the others need not try the same.
             pending = [self._point(m.values) for m in self._members.values() if m.is_copy and m.id != member.id]
-            point = propose(points, times, rises, pending, source.time / self.perturbation_interval, rng)
+            point = propose(points, times, rises, pending, self._saved[source.id][0] / self.perturbation_interval, rng)
         chosen = {axis.name: axis.value(float(u)) for axis, u in zip(self._axes, point, strict=True)}
         return {**source.values, **{name: value for name, value in chosen.items() if name in source.values}}
 

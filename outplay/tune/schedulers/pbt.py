@@ -13,7 +13,7 @@ from outplay.errors import ConfigError
 from outplay.streams import stream
 from outplay.tune.objective import Objective
 from outplay.tune.schedulers import mutation
-from outplay.tune.schedulers.base import CONTINUE, NOTHING, PAUSE, YIELD, Clone, Decision, Decisions, Scheduler
+from outplay.tune.schedulers.base import CONTINUE, PAUSE, YIELD, Clone, Decision, Decisions, Scheduler
 from outplay.tune.schedulers.measure import Measure, check
 from outplay.tune.schedulers.warmup import WarmUp
 from outplay.tune.spaces import Space, Values
@@ -30,6 +30,7 @@ class Member:
     index: int
     values: Values
     time: float = 0.0  # of its newest result
+    saved: float | None = None  # of its newest checkpoint
     since: float = 0.0  # when its interval began
     score: float | None = None  # at the end of its last interval
     is_copy: bool = False  # of another one, since then
@@ -131,8 +132,13 @@ class PopulationBasedTraining(Scheduler):
         self._members[trial.id] = Member(trial.id, trial.index, dict(trial.values))
         self.warm_up.add(trial.id)
 
+    def wants_checkpoint(self, trial: Trial, result: Metrics) -> bool:
+        if not self.require_attrs and not self.measure.is_in(result):
+            return False
+        return self._is_due(self._members[trial.id], self.measure.time(trial, result))
+
     def annotated(self, trial: Trial, result: Metrics) -> Metrics:
-        if not self.warm_up.has(trial.id) or self.measure.time(trial, result) < self.warm_up.time:
+        if not self.warm_up.has(trial.id) or not self.wants_checkpoint(trial, result):
             return result
         return {**result, "hyperband_info": {"budget": self.warm_up.time}}
 
@@ -142,10 +148,12 @@ class PopulationBasedTraining(Scheduler):
         time, score = self.measure.time(trial, result), self.measure.score(trial, result)
         member = self._members[trial.id]
         member.time = time
-        if self.warm_up.has(trial.id):
-            return self._warmed_up(self.warm_up.arrive(trial.id, score)) if time >= self.warm_up.time else NOTHING
-        if time < self.burn_in_period or time - member.since < self.perturbation_interval:
+        if trial.checkpoints and trial.checkpoint_iteration >= trial.iteration:
+            member.saved = time
+        if not self._is_due(member, time):
             return {trial.id: CONTINUE}
+        if self.warm_up.has(trial.id):
+            return self._warmed_up(self.warm_up.arrive(trial.id, score))
         self.rate(member, score)
         if self.synch:
             member.waits = True
@@ -185,6 +193,12 @@ class PopulationBasedTraining(Scheduler):
     def status(self) -> dict[str, Any]:
         return {"population": len(self._members), "copies": sum(member.clones for member in self._members.values())}
 
+    def _is_due(self, member: Member, time: float) -> bool:
+        """Whether this is the end of a member's interval, or of its warm-up."""
+        if self.warm_up.has(member.id):
+            return time >= self.warm_up.time
+        return time >= self.burn_in_period and time - member.since >= self.perturbation_interval
+
     def _next(
         self, member: Member, lowest: Sequence[Member], highest: Sequence[Member], otherwise: Decision
     ) -> Decision:
@@ -194,11 +208,16 @@ class PopulationBasedTraining(Scheduler):
             return otherwise
         rng = stream(self.seed, "pbt", member.index, member.clones)
         source = highest[int(rng.integers(len(highest)))]
+        if source.saved is None:
+            raise ConfigError(
+                f"{self.measure.who}: trial {source.id} is to be copied, but it has no checkpoint. Save one at least "
+                f"every perturbation_interval; functions do it with tune.report(…, checkpoint=…)"
+            )
         values = self.explore(member, source, rng)
         if self.custom_explore_fn is not None:
             values = mutation.customised(values, self.custom_explore_fn, self.space, rng)
         # Its time is that of the checkpoint. It keeps its old score, so that no others fall into the lowest quantile.
-        member.values, member.time, member.since = values, source.time, source.time
+        member.values, member.time, member.since, member.saved = values, source.saved, source.saved, source.saved
         member.is_copy = True
         member.clones += 1
         return Clone(source.id, dict(values))

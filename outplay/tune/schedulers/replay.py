@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from outplay.errors import ConfigError, nearest
@@ -21,9 +22,9 @@ class PopulationBasedTrainingReplay(Scheduler):
     >>> tune.run(train, config={"lr": 0.1}, stop={"training_iteration": 100},
     ...          scheduler=PopulationBasedTrainingReplay([(0, {"lr": 0.1}), (10, {"lr": 0.12}), (30, {"lr": 0.096})]))
 
-    The population's best trial is a copy of a copy of … another trial. `of_trial` finds the values that led to it:
+    The population's best trial is a copy of a copy of … another trial. `of_study` finds the values that led to it:
 
-    >>> PopulationBasedTrainingReplay.of_trial(analysis.trials, analysis.best_trial.id)
+    >>> PopulationBasedTrainingReplay.of_study("~/outplay_results/my_population")  # its best trial
 
     At each step the trial loads its own checkpoint, as the trials of the population did. So the same values give the
     same weights, if the training itself is reproducible.
@@ -45,9 +46,24 @@ class PopulationBasedTrainingReplay(Scheduler):
         """Replay a trial of a finished study. `trials`: all of the study."""
         return cls(lineage({trial.id: trial for trial in trials}, trial_id))
 
+    @classmethod
+    def of_study(cls, path: str | Path, trial_id: str | None = None) -> PopulationBasedTrainingReplay:
+        """Replay a trial of the study in this folder; by default the best one."""
+        from outplay.tune.analysis import ExperimentAnalysis  # which needs schedulers itself
+
+        analysis = ExperimentAnalysis(path)
+        if trial_id is None:
+            if (best := analysis.best_trial) is None:
+                raise ConfigError(f"the study {path} has no result")
+            trial_id = best.id
+        return cls.of_trial(analysis.trials, trial_id)
+
     @property
     def needs_checkpoints(self) -> bool:
         return True
+
+    def wants_checkpoint(self, trial: Trial, result: Metrics) -> bool:
+        return self._due(result) > self._done
 
     def prepare(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         names = dict.fromkeys(name for _, values in self.steps for name in values)
@@ -63,13 +79,22 @@ class PopulationBasedTrainingReplay(Scheduler):
         self._trial_id, self._values = trial.id, dict(trial.values)
 
     def on_result(self, trial: Trial, result: Metrics) -> Decisions:
-        due = sum(iteration <= int(result["training_iteration"]) for iteration, _ in self.steps)
+        due = self._due(result)
         if due <= self._done:
             return {trial.id: CONTINUE}
+        if not trial.checkpoints or trial.checkpoint_iteration < trial.iteration:
+            raise ConfigError(
+                f"PopulationBasedTrainingReplay: the values change at iteration {trial.iteration}, but the trial has "
+                f"no checkpoint of it; functions save one with tune.report(…, checkpoint=…)"
+            )
         for _, values in self.steps[self._done : due]:
             self._values = {**self._values, **values}
         self._done = due
         return {trial.id: Clone(trial.id, dict(self._values))}
+
+    def _due(self, result: Metrics) -> int:
+        """How many steps have been reached."""
+        return sum(iteration <= int(result["training_iteration"]) for iteration, _ in self.steps)
 
     def status(self) -> dict[str, Any]:
         return {"steps": f"{self._done} of {len(self.steps)}"}

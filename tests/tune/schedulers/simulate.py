@@ -42,6 +42,7 @@ class Simulation:
     best: float = float("-inf")
     saved: dict[str, float] = field(default_factory=dict)  # states, by the checkpoints' paths
     states: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)  # iterations
     queue: list[tuple[float, int]] = field(default_factory=list)  # (time of the next result, trial)
     now: float = 0.0
 
@@ -93,12 +94,12 @@ class Simulation:
     def _start(self, trial: Trial) -> None:
         trial.status = Status.RUNNING
         self.runnable.discard(trial.id)
-        self.states[trial.id] = self.saved[trial.checkpoint] if trial.checkpoint else 0.0
+        self._load(trial)
         heapq.heappush(self.queue, (self.now + self.duration(trial), trial.index))
 
     def _step(self, trial: Trial) -> None:
         state = self.states[trial.id] = self.curve(trial, self.states[trial.id])
-        iteration = (trial.checkpoint_iteration if trial.checkpoints else trial.iteration) + 1
+        iteration = self.counts[trial.id] = self.counts[trial.id] + 1
         result = {"training_iteration": iteration, self.metric: state, "timesteps_total": 100 * iteration}
         if self.fails(trial):
             trial.status, trial.error = Status.ERROR, "it failed"
@@ -106,9 +107,8 @@ class Simulation:
             return
         trial.last_result = result
         self.best = max(self.best, state)
-        path = f"{trial.id}/{iteration}/{len(trial.lineage)}"
-        trial.checkpoints.append((iteration, path))
-        self.saved[path] = state
+        if self.scheduler.wants_checkpoint(trial, result):
+            self._save(trial)
         if iteration >= self.until:
             trial.status = Status.TERMINATED
             self._record("on_complete", trial.id, result, self.scheduler.on_complete(trial, result))
@@ -116,6 +116,21 @@ class Simulation:
         self._record("on_result", trial.id, result, self.scheduler.on_result(trial, result))
         if trial.status is Status.RUNNING:
             heapq.heappush(self.queue, (self.now + self.duration(trial), trial.index))
+
+    def _save(self, trial: Trial) -> None:
+        iteration = self.counts[trial.id]
+        path = f"{trial.id}/{iteration}/{len(trial.lineage)}"
+        trial.checkpoints.append((iteration, path))
+        self.saved[path] = self.states[trial.id]
+
+    def _load(self, trial: Trial) -> None:
+        self.states[trial.id] = self.saved[trial.checkpoint] if trial.checkpoint else 0.0
+        self.counts[trial.id] = trial.checkpoint_iteration
+
+    def _pause(self, trial: Trial) -> None:
+        trial.status = Status.PAUSED
+        if trial.checkpoint_iteration < trial.iteration:
+            self._save(trial)
 
     def _record(self, name: str, trial_id: str, result: Metrics, decisions: Decisions) -> None:
         self.calls.append((name, trial_id, result))
@@ -130,7 +145,7 @@ class Simulation:
         elif decision is CONTINUE and trial.status is Status.PAUSED:
             self.runnable.add(trial.id)
         elif decision is PAUSE:
-            trial.status = Status.PAUSED
+            self._pause(trial)
             self.runnable.discard(trial.id)
         elif decision is STOP:
             trial.status = Status.TERMINATED
@@ -140,7 +155,7 @@ class Simulation:
                 self._create()
             if (chosen := self.scheduler.choose([*self._waiting(), trial])) not in (None, trial):
                 assert chosen is not None
-                trial.status = Status.PAUSED
+                self._pause(trial)
                 self.runnable.add(trial.id)
                 self._start(chosen)
 
@@ -150,7 +165,8 @@ class Simulation:
         trial.lineage.append(Ancestor(source.id, iteration, path, clone.values, generation=len(source.lineage)))
         trial.values, trial.config = clone.values, self.scheduler.space.config(clone.values)
         trial.checkpoints.append((iteration, path))
-        self.states[trial.id] = self.saved[path]
+        trial.last_result = {**trial.last_result, "training_iteration": iteration}
+        self._load(trial)
         if trial.status is Status.PAUSED:
             self.runnable.add(trial.id)
 
@@ -189,5 +205,7 @@ def repeated(scheduler: Scheduler, study: Simulation, mode: str = "max", seed: i
             decisions.append(dict(scheduler.on_stall()))
         else:
             trials[trial_id].last_result = result
+            if name == "on_result" and scheduler.wants_checkpoint(trials[trial_id], result):
+                trials[trial_id].checkpoints.append((result["training_iteration"], "a checkpoint"))
             decisions.append(dict(getattr(scheduler, name)(trials[trial_id], result)))
     return decisions

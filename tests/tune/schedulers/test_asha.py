@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outplay.errors import ConfigError
@@ -133,6 +133,7 @@ def test_metric_and_mode_are_given_once() -> None:
         used({}, nothing)
 
 
+@settings(deadline=None)
 @given(
     scores=st.lists(st.integers(-50, 50), min_size=1, max_size=30, unique=True),
     slots=st.integers(1, 8),

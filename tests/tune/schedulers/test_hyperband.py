@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outplay.errors import ConfigError
@@ -144,6 +144,7 @@ def test_bohb_runs_new_trials_last() -> None:
     assert order == [0, 1, 2, 3, 3, 2, 3, 3, 4, 4, 4, 4]
 
 
+@settings(deadline=None)
 @given(
     scores=st.lists(st.integers(-50, 50), min_size=1, max_size=40, unique=True),
     slots=st.integers(1, 8),

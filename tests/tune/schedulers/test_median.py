@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outplay.errors import ConfigError
@@ -103,6 +103,7 @@ def test_wrong_settings() -> None:
         MedianStoppingRule(min_samples_required=0)
 
 
+@settings(deadline=None)
 @given(
     scores=st.lists(st.integers(-50, 50), min_size=1, max_size=20, unique=True),
     slots=st.integers(1, 6),

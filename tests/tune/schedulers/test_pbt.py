@@ -32,6 +32,7 @@ class Fed:
         self.scheduler = scheduler
         scheduler.setup(Objective.of("score", mode), Space(scheduler.prepare(LR)), seed)
         self.trials: list[Trial] = []
+        self.saves = True
         for _ in range(count):
             self.add()
 
@@ -42,7 +43,10 @@ class Fed:
 
     def at(self, index: int, time: float, score: float) -> Decisions:
         trial = self.trials[index]
-        return self.scheduler.on_result(trial, {"training_iteration": time, "score": score})
+        trial.last_result = {"training_iteration": time, "score": score}
+        if self.saves and self.scheduler.wants_checkpoint(trial, trial.last_result):
+            trial.checkpoints.append((int(time), "a checkpoint"))
+        return self.scheduler.on_result(trial, trial.last_result)
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("max", 1), ("min", -1)])
@@ -79,11 +83,18 @@ def test_the_interval_of_a_copy_begins_at_the_time_of_the_checkpoint() -> None:
     fed = Fed(2, pbt(quantile_fraction=0.5))
     for time in (1, 2, 3, 4, 5):
         fed.at(0, time, 10)
+    assert [iteration for iteration, _ in fed.trials[0].checkpoints] == [2, 4]  # the ends of its intervals
     assert isinstance(fed.at(1, 2, 0)["00001"], Clone)
-    assert fed.at(1, 6, 10) == {"00001": CONTINUE}  # 5 is where it came from
-    assert fed.at(1, 7, 11) == {"00001": YIELD}
-    # Two intervals in a row of the same trial.
-    assert isinstance(fed.at(0, 6, 10)["00000"], Clone)
+    assert fed.at(1, 5, 10) == {"00001": CONTINUE}  # 4 is where it came from
+    assert fed.at(1, 6, 11) == {"00001": YIELD}
+
+
+def test_trials_without_checkpoints_cannot_be_copied() -> None:
+    fed = Fed(2, pbt(quantile_fraction=0.5))
+    fed.saves = False
+    fed.at(0, 2, 1)
+    with pytest.raises(ConfigError, match="trial 00000 is to be copied, but it has no checkpoint"):
+        fed.at(1, 2, 0)
 
 
 def test_copies_are_not_copied_before_the_end_of_their_interval() -> None:
@@ -190,7 +201,7 @@ def test_wrong_settings(given: dict[str, Any], sentence: str) -> None:
 
 def test_a_population_from_a_search() -> None:
     fed = Fed(4, pbt(initial_trials=5, population_size=2, warm_up_t=3, quantile_fraction=0.5))
-    assert fed.at(0, 2, 9) == {}  # no perturbation during the warm-up
+    assert fed.at(0, 2, 9) == {"00000": CONTINUE}  # no perturbation during the warm-up
     assert fed.at(0, 3, 1) == {"00000": PAUSE}
     assert fed.at(1, 3, 5) == {"00001": PAUSE}
     # The worst of three stops at once: 0. Equal scores: the first to come stays. 3 fails.

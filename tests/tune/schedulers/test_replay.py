@@ -7,7 +7,7 @@ import pytest
 from outplay.errors import ConfigError
 from outplay.tune import spaces
 from outplay.tune.objective import Objective
-from outplay.tune.schedulers import CONTINUE, Clone, PopulationBasedTraining, PopulationBasedTrainingReplay
+from outplay.tune.schedulers import CONTINUE, Clone, Decisions, PopulationBasedTraining, PopulationBasedTrainingReplay
 from outplay.tune.schedulers.replay import lineage
 from outplay.tune.spaces import Space
 from outplay.tune.trial import Ancestor, Trial
@@ -20,6 +20,14 @@ def trial(name: str, lr: float, *copies: Ancestor) -> Trial:
     if copies:
         made.values = copies[-1].values
     return made
+
+
+def after(scheduler: PopulationBasedTrainingReplay, only: Trial, iteration: int, saves: bool = True) -> Decisions:
+    """The decisions after this iteration."""
+    only.last_result = {"training_iteration": iteration}
+    if saves and scheduler.wants_checkpoint(only, only.last_result):
+        only.checkpoints.append((iteration, "a checkpoint"))
+    return scheduler.on_result(only, only.last_result)
 
 
 def copy(source: str, iteration: int, lr: float, generation: int | None = None) -> Ancestor:
@@ -78,7 +86,7 @@ def test_values_change_at_the_iterations() -> None:
     assert space.config(values) == {"lr": 1, "layers": None, "env": "Pong"}
     only = Trial("00000", 0, values, space.config(values))
     scheduler.on_add(only)
-    decisions = [scheduler.on_result(only, {"training_iteration": i})["00000"] for i in range(1, 7)]
+    decisions = [after(scheduler, only, i)["00000"] for i in range(1, 7)]
     assert decisions == [
         CONTINUE,
         CONTINUE,
@@ -98,8 +106,10 @@ def test_results_that_skip_iterations() -> None:
     assert scheduler.suggested({"lr": 1}) == {"lr": 1}
     only = Trial("00000", 0, {"lr": 1}, {})
     scheduler.on_add(only)
-    assert scheduler.on_result(only, {"training_iteration": 6}) == {"00000": Clone("00000", {"lr": 3})}
-    assert scheduler.on_result(only, {"training_iteration": 2}) == {"00000": CONTINUE}  # restarted: done is done
+    with pytest.raises(ConfigError, match="change at iteration 4, but the trial has no checkpoint of it"):
+        after(scheduler, only, 4, saves=False)
+    assert after(scheduler, only, 6) == {"00000": Clone("00000", {"lr": 3})}
+    assert after(scheduler, only, 2) == {"00000": CONTINUE}  # restarted: done is done
 
 
 def test_wrong_steps() -> None:
