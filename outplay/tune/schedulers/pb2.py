@@ -22,9 +22,9 @@ Array = npt.NDArray[np.float64]
 
 _MOST = 200  # observations that the Gaussian process is fitted to: the newest
 _FEWEST = 3
-_LENGTHS = (0.1, 0.2, 0.4, 0.8)  # length scales of values, whose range is 1
-_FADING = (2.0, 8.0, 32.0, 1000.0)  # τ, in intervals
-_NOISE = (1e-3, 1e-1)
+_LENGTHS = (0.4, 0.1, 0.2, 0.8)  # length scales of values, whose range is 1
+_FADING = (32.0, 2.0, 8.0, 1000.0)  # τ, in intervals
+_NOISE = (1e-2, 1e-3, 1e-1)
 
 
 class PB2(PopulationBasedTraining):
@@ -173,7 +173,8 @@ def propose(
     def best(candidates: Array) -> Array:
         at = np.column_stack([candidates, np.full(len(candidates), now)])
         bound = model.predict(at) + root_beta * both.predict(at, return_std=True)[1]
-        return candidates[int(np.argmax(bound))]
+        chosen: Array = candidates[int(np.argmax(bound))]
+        return chosen
 
     dimensions = points.shape[1]
     found = best(rng.random((1000, dimensions)))
@@ -182,7 +183,7 @@ def propose(
 
 
 def _fitted(x: Array, y: Array) -> Any:
-    """The Gaussian process with the highest likelihood.
+    """The Gaussian process with the highest likelihood, found for one parameter after the other.
 
     Its kernel is that of the paper: squared exponential in the values, times (1 - ε)^(|t - t'| / 2) in the time, so
     that old observations count less. The latter is exp(-|t - t'| / τ) with τ = -2 / log(1 - ε), which is the Matérn
@@ -191,16 +192,20 @@ def _fitted(x: Array, y: Array) -> Any:
     from sklearn.gaussian_process.kernels import RBF, Matern, WhiteKernel
 
     values = x.shape[1] - 1
-    models = [
-        _regressor(
-            RBF([length] * values + [math.inf], "fixed") * Matern([math.inf] * values + [fading], "fixed", nu=0.5)
-            + WhiteKernel(noise, "fixed")
-        ).fit(x, y)
-        for length in _LENGTHS
-        for fading in _FADING
-        for noise in _NOISE
-    ]
-    return max(models, key=lambda model: float(model.log_marginal_likelihood_value_))
+
+    def fit(length: float, fading: float, noise: float) -> Any:
+        similar = RBF([length] * values + [math.inf], "fixed")
+        recent = Matern([math.inf] * values + [fading], "fixed", nu=0.5)
+        return _regressor(similar * recent + WhiteKernel(noise, "fixed")).fit(x, y)
+
+    chosen = [_LENGTHS[0], _FADING[0], _NOISE[0]]
+    model = fit(*chosen)
+    for position, choices in enumerate((_LENGTHS, _FADING, _NOISE)):
+        for choice in choices[1:]:
+            tried = [*chosen[:position], choice, *chosen[position + 1 :]]
+            if (other := fit(*tried)).log_marginal_likelihood_value_ > model.log_marginal_likelihood_value_:
+                model, chosen = other, tried
+    return model
 
 
 def _regressor(kernel: Any) -> Any:
