@@ -40,6 +40,7 @@ class Job:
     checkpoint_at_end: bool = False
     resources: dict[str, float] = field(default_factory=dict)
     stop: dict[str, float] = field(default_factory=dict)  # for an algorithm: its stop conditions
+    seconds: float = 0.0  # that the trial has run already
     has_seeds: bool = False  # whether `seed` is one of several, so that it counts more than one in the config
 
 
@@ -64,7 +65,7 @@ class Execution(ABC):
     def __init__(self, job: Job) -> None:
         self.job = job
         self.iteration = job.iteration
-        self.seconds = 0.0
+        self.seconds = job.seconds
         self._started = time.perf_counter()
 
     @abstractmethod

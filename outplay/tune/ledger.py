@@ -193,7 +193,7 @@ class Ledger:
     def _tell(self, trial: Trial, metrics: Metrics) -> dict[str, Decision]:
         if trial.id == REPORT:
             return {}
-        self.searcher.on_result(trial.id, metrics)
+        self.searcher.on_result(trial.id, self.scheduler.annotated(trial, metrics))
         return dict(self.scheduler.on_result(trial, metrics))
 
     def _tell_complete(self, trial: Trial) -> dict[str, Decision]:
@@ -247,7 +247,9 @@ class Ledger:
         trial.values = self.space.decode(decision["values"])
         trial.config = self.space.config(trial.values)
         iteration, paths = int(decision["iteration"]), list(decision["checkpoints"])
-        trial.lineage.append(Ancestor(decision["clone"], iteration, paths[0], trial.values))
+        source = self.trials[decision["clone"]]
+        trial.lineage.append(Ancestor(source.id, iteration, paths[0], trial.values, generation=len(source.lineage)))
+        trial.seconds = source.seconds
         self.add_checkpoint(trial, iteration, paths)
         trial.last_result = {**trial.last_result, "training_iteration": iteration}
         self.set_status(trial, Status.PENDING)

@@ -21,6 +21,7 @@ from outplay.tune.folder import Entry, StudyFolder, plain
 from outplay.tune.ledger import REPORT, Ledger
 from outplay.tune.objective import Objective, known
 from outplay.tune.resources import Slot, Slots
+from outplay.tune.schedulers import Action
 from outplay.tune.search import Finished
 from outplay.tune.seeds import aggregated
 from outplay.tune.spaces import Values
@@ -185,14 +186,22 @@ class Study:
         """A trial that waits to run, or a new one; None if there is none now."""
         if (runnable := self._runnable()) and (chosen := self.ledger.scheduler.choose(runnable)) is not None:
             return chosen
-        if self._may_suggest():
-            trial_id = f"{self.ledger.number:05d}"
-            values = self.ledger.searcher.suggest(trial_id)
-            if isinstance(values, Finished):
-                self._is_exhausted = True
-            else:
-                return None if values is None else self._add(trial_id, self.ledger.scheduler.suggested(values))
+        was_asked = self._may_suggest()
+        if (suggested := self._suggest()) is not None or (was_asked and not self._is_exhausted):
+            return suggested
         return self._add_report() if self._is_report_due() else None
+
+    def _suggest(self) -> Trial | None:
+        """A new trial; None if the searcher has no values for it now, or none at all."""
+        if not self._may_suggest():
+            return None
+        trial_id = f"{self.ledger.number:05d}"
+        values = self.ledger.searcher.suggest(trial_id)
+        if isinstance(values, Finished):
+            self._is_exhausted = True
+        if values is None or isinstance(values, Finished):
+            return None
+        return self._add(trial_id, self.ledger.scheduler.suggested(values))
 
     def _add(self, trial_id: str, values: Values, **more: Any) -> Trial:
         trial = self.ledger.add(trial_id, values)
@@ -244,6 +253,7 @@ class Study:
                 self.plan.checkpoint_at_end,
                 self.plan.resources,
                 self.plan.stop,
+                trial.seconds if path else 0.0,
                 self._has_seeds,
             )
             self._await(active, replica, replica.slot.worker.start.remote(replica.key, job))
@@ -348,7 +358,16 @@ class Study:
             if each.is_awaited and each.trial.status != Status.RUNNING:
                 each.is_obsolete = True
             elif not each.is_awaited:
+                if entry.get("decisions", {}).get(each.trial.id) == Action.YIELD:
+                    self._yield(each.trial)
                 self._carry_out(each)
+
+    def _yield(self, trial: Trial) -> None:
+        """Let the trial wait if the scheduler prefers another one, which has no slot."""
+        if trial.status == Status.RUNNING and all(other.last_result for other in self._runnable()):
+            self._suggest()  # a trial that has not begun may be preferred to all others
+        if trial.status == Status.RUNNING and self.ledger.scheduler.choose([*self._runnable(), trial]) is not trial:
+            self.ledger.set_status(trial, Status.PENDING)
 
     def _carry_out(self, active: _Active) -> None:
         """A trial has reported a result, which was decided upon."""
@@ -356,7 +375,7 @@ class Study:
         if trial.status == Status.RUNNING:
             self._advance(active)
             return
-        is_unsaved = trial.status == Status.PAUSED and trial.checkpoint_iteration < trial.iteration
+        is_unsaved = not trial.status.is_finished and trial.checkpoint_iteration < trial.iteration
         if is_unsaved and (paths := self._save(active)):
             self._add_checkpoint(trial, trial.iteration, paths)
         self._release(active)

@@ -105,7 +105,7 @@ class Tuner:
         self._name = self._run.name or f"{name_of(trainable)}_{datetime.now():%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(2)}"
         if folder_name(self._name) != self._name:
             raise ConfigError(f"name: {self._name!r} cannot be used for a folder; use letters, digits, - and _")
-        self._space = Space(param_space or {})
+        self._space = Space(self._scheduler.prepare(param_space or {}))
         if self._tune.seeds > 1 and "seed" in (param_space or {}):
             raise ConfigError("config has a seed, but seeds sets it for each run; leave it out")
         if self._is_run:
@@ -123,6 +123,13 @@ class Tuner:
         check_settings(experiment_of(self._trainable, config, stop), "config")
 
     @property
+    def _scheduler(self) -> Scheduler:
+        scheduler = self._tune.scheduler or Scheduler()
+        if not isinstance(scheduler, Scheduler):
+            raise ConfigError(f"scheduler must be a Scheduler, as tune.schedulers.ASHAScheduler(), not {scheduler!r}")
+        return scheduler
+
+    @property
     def _is_run(self) -> bool:
         return isinstance(self._trainable, str)
 
@@ -133,9 +140,7 @@ class Tuner:
             raise ConfigError(f"search_alg must be a Searcher, as tune.search.OptunaSearch(), not {searcher!r}")
         if tune.search_alg is not None and tune.points_to_evaluate:
             raise ConfigError(f"points_to_evaluate is an argument of {type(searcher).__name__}; give it there")
-        scheduler = tune.scheduler or Scheduler()
-        if not isinstance(scheduler, Scheduler):
-            raise ConfigError(f"scheduler must be a Scheduler, as tune.schedulers.ASHAScheduler(), not {scheduler!r}")
+        scheduler = self._scheduler
         objective = Objective.of(tune.metric, tune.mode)
         searcher.setup(self._space, objective, tune.seed)
         scheduler.setup(objective, self._space, tune.seed)
