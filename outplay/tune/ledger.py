@@ -31,6 +31,7 @@ class Ledger:
         self.trials: dict[str, Trial] = {}
         self._by_status: dict[Status, dict[str, Trial]] = {status: {} for status in Status}
         self.losses: dict[str, int] = {}  # by trial: how often its process has died
+        self.searcher_state: dict[str, Any] | None = None  # the newest one that was saved
         self.finished = ""  # why the study ended
         self.seconds = 0.0  # of all sessions before this one
 
@@ -105,8 +106,13 @@ class Ledger:
         if event == "trial":
             values = self.space.decode(entry["values"])
             if entry["trial"] != REPORT:
-                self.searcher.repeat(entry["trial"], values)
+                suggested = self.space.decode(entry["suggested"]) if "suggested" in entry else values
+                self.searcher.repeat(entry["trial"], suggested)
+                self.scheduler.suggested(suggested)
             self.add(entry["trial"], values)
+        elif event == "searcher":
+            self.searcher_state = entry["state"]
+            self.searcher.restore(entry["state"])
         elif event in ("result", "end", "error"):
             self._read_outcome(self._trial(entry), entry)
         elif event == "start":

@@ -6,6 +6,7 @@ trial does is in `TrialWorker`.
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Sequence
@@ -115,6 +116,7 @@ class Study:
     def run(self) -> str:
         """Run trials until all have ended. Returns the reason why the study ended."""
         self._record({"event": "session"})
+        self._save_searcher()
         self._tell("setup", study=self.plan.name, folder=str(self.folder))
         try:
             while not (reason := self._reason_to_stop()):
@@ -201,7 +203,18 @@ class Study:
             self._is_exhausted = True
         if values is None or isinstance(values, Finished):
             return None
-        return self._add(trial_id, self.ledger.scheduler.suggested(values))
+        changed = self.ledger.scheduler.suggested(values)
+        more = {} if changed == values else {"suggested": self.ledger.space.encode(values)}
+        trial = self._add(trial_id, changed, **more)
+        self._save_searcher()
+        return trial
+
+    def _save_searcher(self) -> None:
+        """Record the searcher's state, if it has one and it has changed."""
+        state = self.ledger.searcher.save()
+        if state is not None and state != self.ledger.searcher_state:
+            self.ledger.searcher_state = copy.deepcopy(state)
+            self._record({"event": "searcher", "state": state})
 
     def _add(self, trial_id: str, values: Values, **more: Any) -> Trial:
         trial = self.ledger.add(trial_id, values)
@@ -226,7 +239,10 @@ class Study:
             for trial in () if entry is not None else paused:
                 self._record(self.ledger.end(trial, "paused when the study ended"))
             return True
-        return self._has_candidates() and not self._is_exhausted
+        if not self._has_candidates():
+            return False
+        time.sleep(_POLL_S)  # the searcher has no values now
+        return True
 
     # One trial.
 

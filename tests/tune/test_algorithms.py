@@ -107,12 +107,16 @@ def test_several_seeds(run: Run) -> None:
 
 
 class Copying(Scheduler):
-    """Trial 0 continues as a copy of trial 1 at iteration 2, with another learning rate."""
+    """Trial 0 continues as a copy of trial 1, with another learning rate, when that has a checkpoint."""
 
     needs_checkpoints = True
+    source: Any = None
+
+    def on_add(self, trial: Any) -> None:
+        self.source = trial  # the newest: trial 1
 
     def on_result(self, trial: Any, result: Any) -> Decisions:
-        if trial.id == "00000" and trial.iteration == 2 and not trial.lineage:
+        if trial.id == "00000" and trial.iteration >= 2 and not trial.lineage and self.source.checkpoints:
             return {"00000": Clone("00001", {"lr": 5e-3})}
         return {}
 

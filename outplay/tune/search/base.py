@@ -28,9 +28,10 @@ class Searcher(ABC):
     ...     def suggest(self, trial_id):
     ...         return {"lr": 0.1 / 2 ** int(trial_id)}
 
-    A study that is resumed restores its searcher. If `save` returns a state, it is given to `restore`. If it returns
-    None, which is the default, all calls are repeated in the same order: `repeat` for each suggestion, `on_result`,
-    `on_complete`. So a searcher whose suggestions follow from these calls and from `seed` need not save anything.
+    A study that is resumed repeats all calls in the same order: `repeat` for each suggestion, `on_result`,
+    `on_complete`. So a searcher whose suggestions follow from these calls and from `seed` need not save anything. For
+    one that has more state, such as a random generator of its own, `save` returns it. It is written to the journal at
+    the start and after each suggestion that changed it, and given to `restore` at that point of the repetition.
     """
 
     space: Space
