@@ -183,7 +183,7 @@ def _sentence(
     if first["type"] == "extra_forbidden":
         return f"{where}: {unknown_setting(cls, key, value, elsewhere() if elsewhere else None)}"
     if isinstance(value, dict) and "grid_search" in value:  # in files for RLlib
-        return f"{where}: {key}: grid_search is not supported; start one run per value"
+        return f"{where}: {key}: grid_search is for a search over settings: outplay tune -f FILE, or outplay.tune.run"
     wanted = type_in_words(fields[names[-1]])
     if first["type"] == "less_than_equal" and first["ctx"]["le"] >= _TECHNICAL:
         wanted = f"at most {first['ctx']['le']:,}"

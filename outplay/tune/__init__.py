@@ -14,6 +14,7 @@ from outplay.tune import schedulers, search
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.callbacks import Callback
 from outplay.tune.checkpoint import Checkpoint
+from outplay.tune.objective import pareto_front
 from outplay.tune.resultgrid import Result, ResultGrid
 from outplay.tune.search import Searcher
 from outplay.tune.session import get_checkpoint, get_context, report
@@ -83,6 +84,7 @@ __all__ = [
     "grid_search",
     "lograndint",
     "loguniform",
+    "pareto_front",
     "qlograndint",
     "qloguniform",
     "qrandint",

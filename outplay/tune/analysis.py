@@ -61,9 +61,12 @@ class ExperimentAnalysis:
         return [trial for trial in self._all if trial.id != REPORT]
 
     @property
-    def reported(self) -> Trial | None:
-        """The best configuration on seeds that the search has not used, if `report_seeds` was set."""
-        return next((trial for trial in self._all if trial.id == REPORT), None)
+    def reported(self) -> Trial:
+        """The best configuration on seeds that the search has not used. Raises RunError without `report_seeds`."""
+        for trial in self._all:
+            if trial.id == REPORT:
+                return trial
+        raise RunError("the best configuration was not run on other seeds; set report_seeds")
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -112,8 +115,8 @@ class ExperimentAnalysis:
 
     def get_best_trial(
         self, metric: str | None = None, mode: str | None = None, scope: str = "last", filter_nan_and_inf: bool = True
-    ) -> Trial | None:
-        """The best trial by its last result; None if no trial has one.
+    ) -> Trial:
+        """The best trial by its last result. Raises RunError if no trial has one.
 
         `scope`: "all" takes the best result of each trial, "avg", "last-5-avg" and "last-10-avg" take means.
         """
@@ -127,14 +130,15 @@ class ExperimentAnalysis:
             values = [value for value in values if value == value] if filter_nan_and_inf else values
             if values and trial.last_result:
                 scored.append((known(_in_scope(values, scope)), trial))
-        return max(scored, key=lambda pair: pair[0])[1] if scored else None
+        if not scored:
+            raise RunError("no trial has reported a result")
+        return max(scored, key=lambda pair: pair[0])[1]
 
     def get_best_config(
         self, metric: str | None = None, mode: str | None = None, scope: str = "last"
-    ) -> dict[str, Any] | None:
-        """The config of the best trial. None if no trial has a result."""
-        best = self.get_best_trial(metric, mode, scope)
-        return None if best is None else best.config
+    ) -> dict[str, Any]:
+        """The config of the best trial."""
+        return self.get_best_trial(metric, mode, scope).config
 
     def get_best_checkpoint(
         self, trial: Trial, metric: str | None = None, mode: str | None = None
@@ -149,25 +153,23 @@ class ExperimentAnalysis:
     def get_last_checkpoint(self, trial: Trial | None = None) -> Checkpoint | None:
         """The newest checkpoint of a trial; default: of the best one."""
         trial = trial or self.best_trial
-        return None if trial is None or trial.checkpoint is None else Checkpoint(self.folder.absolute(trial.checkpoint))
+        return None if trial.checkpoint is None else Checkpoint(self.folder.absolute(trial.checkpoint))
 
     @property
-    def best_trial(self) -> Trial | None:
+    def best_trial(self) -> Trial:
         return self.get_best_trial()
 
     @property
-    def best_config(self) -> dict[str, Any] | None:
+    def best_config(self) -> dict[str, Any]:
         return self.get_best_config()
 
     @property
-    def best_result(self) -> Metrics | None:
-        best = self.best_trial
-        return None if best is None else best.last_result
+    def best_result(self) -> Metrics:
+        return self.best_trial.last_result
 
     @property
     def best_checkpoint(self) -> Checkpoint | None:
-        best = self.best_trial
-        return None if best is None else self.get_best_checkpoint(best)
+        return self.get_best_checkpoint(self.best_trial)
 
     # Data frames.
 

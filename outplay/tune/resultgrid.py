@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outplay.errors import RunError, TuneError
+from outplay.errors import TuneError
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.checkpoint import Checkpoint
 from outplay.tune.trial import Metrics, Trial
@@ -54,10 +54,7 @@ class ResultGrid:
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None, scope: str = "last") -> Result:
         """The result of the best trial. Raises RunError if no trial has one."""
-        best = self.analysis.get_best_trial(metric, mode, scope)
-        if best is None:
-            raise RunError("no trial has reported a result")
-        return self._result(best)
+        return self._result(self.analysis.get_best_trial(metric, mode, scope))
 
     def get_dataframe(self) -> pandas.DataFrame:
         """One row per trial."""

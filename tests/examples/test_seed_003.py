@@ -5,10 +5,10 @@ Names and values are those of RLlib. The page docs/from-rllib.md says what diffe
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 import outplay
-from outplay import DQN, PPO, ConfigError, pretty_print
+from outplay import DQN, PPO, ConfigError, pretty_print, tune
 from outplay.config import Experiment
 from outplay.runs.checkpoint import checkpoints_in
 from outplay.settings import has_setting, unknown_setting, validated
@@ -234,7 +234,7 @@ def test_all_settings_have_their_names_and_take_their_values() -> None:
         ),
         ({"record_env": True}, "record_env needs evaluation_interval, the iterations between evaluations"),
         ({"num_gpus": 2}, "num_gpus must be an integer of at least 0 and at most 1, not 2"),
-        ({"lr": {"grid_search": [0.01, 0.001]}}, "lr: grid_search is not supported; start one run per value"),
+        ({"lr": {"grid_search": [0.01, 0.001]}}, "lr: grid_search is for a search over settings: outplay tune -f FILE"),
     ],
 )
 def test_other_values_get_one_sentence(setting: dict[str, Any], sentence: str) -> None:
@@ -342,19 +342,25 @@ def objective(x: float, y: float) -> float:
     return math.sqrt((x**2 + y**2) / 2)
 
 
-def test_a_grid_search_as_tasks(process_engine: None) -> None:
-    """`tune.run` with two `grid_search`es: one task per combination, and the configuration of the lowest score."""
+def test_a_grid_search(process_engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tune.run` with two `grid_search`es, and the configuration of the lowest score."""
+    monkeypatch.setenv("OUTPLAY_RESULTS", str(tmp_path))
 
-    @outplay.remote
-    def training_function(config: dict[str, float]) -> float:
-        return objective(config["x"], config["y"])
+    def training_function(config: dict[str, float]) -> None:
+        x, y = config["x"], config["y"]
+        time.sleep(0.01)
+        tune.report(score=objective(x, y))
+        return
 
-    outplay.init("process", num_cpus=2)  # as ray.init()
-    values = [-1, -0.5, 0, 0.5, 1]
-    configs = [{"x": x, "y": y} for x, y in itertools.product(values, values)]
-    scores = outplay.get([training_function.remote(config) for config in configs])
-    assert len(scores) == 25
-    assert configs[int(np.argmin(scores))] == {"x": 0, "y": 0}
+    result = tune.run(
+        training_function,
+        config={
+            "x": tune.grid_search([-1, -0.5, 0, 0.5, 1]),
+            "y": tune.grid_search([-1, -0.5, 0, 0.5, 1]),
+        },
+    )
+    assert len(result.trials) == 25
+    assert result.get_best_config(metric="score", mode="min") == {"x": 0, "y": 0}
 
 
 # The page

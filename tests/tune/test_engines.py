@@ -83,5 +83,4 @@ def test_seeds(engine: str, tmp_path: Path) -> None:
         resources_per_trial={"cpu": 0.5},
     )  # fmt: skip
     assert len(result.trials[0].last_result["value_per_seed"]) == 3
-    assert result.reported is not None
     assert len(result.reported.last_result["value_per_seed"]) == 2

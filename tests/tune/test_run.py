@@ -62,7 +62,7 @@ def test_numpy_values_and_nan(run: Run) -> None:
     assert (last["a"], last["b"], last["d"]) == (0.5, [0, 1], {"e": 3})
     read = ExperimentAnalysis(result.path)
     assert read.trials[0].last_result["c"] is None
-    assert read.get_best_trial("d/e", "max") is not None
+    assert read.get_best_trial("d/e", "max").id == "00000"
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -291,13 +291,21 @@ def test_an_unknown_metric_is_named(run: Run) -> None:
 # More ways to use it.
 
 
+def test_no_results(run: Run) -> None:
+    result = run(lambda config: None, metric="v", mode="max")
+    with pytest.raises(RunError, match="no trial has reported a result"):
+        result.best_config  # noqa: B018
+    with pytest.raises(RunError, match="set report_seeds"):
+        result.reported  # noqa: B018
+
+
 def test_scopes(run: Run) -> None:
     def train(config: dict[str, Any]) -> None:
         for value in config["values"]:
             tune.report(v=value)
 
     result = run(train, config={"values": tune.grid_search([[9, 0, 0], [1, 1, 5], [4, 4, 4]])}, metric="v", mode="max")
-    best = {scope: result.get_best_trial(scope=scope).id for scope in ("last", "all", "avg", "last-5-avg")}  # type: ignore[union-attr]
+    best = {scope: result.get_best_trial(scope=scope).id for scope in ("last", "all", "avg", "last-5-avg")}
     assert best == {"last": "00001", "all": "00000", "avg": "00002", "last-5-avg": "00002"}
     with pytest.raises(ConfigError, match="scope must be one of"):
         result.get_best_trial(scope="first")

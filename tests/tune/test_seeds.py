@@ -71,12 +71,10 @@ def test_a_trial_is_judged_by_the_mean_over_its_seeds(run: Run, slots: int) -> N
 def test_the_best_configuration_is_reported_on_other_seeds(run: Run) -> None:
     result = run(noisy, config={"x": tune.grid_search([1, 5, 2])}, seeds=2, report_seeds=3, metric="value", mode="max")
     reported = result.reported
-    assert reported is not None
     assert reported.config["x"] == 5
     assert reported.last_result["value_per_seed"] == [5 + 2 + seed % 7 for seed in report_seeds(0, 3)]
     assert len(result.trials) == 3
     read = ExperimentAnalysis(result.path)
-    assert read.reported is not None
     assert read.reported.last_result == reported.last_result
 
 
