@@ -35,11 +35,13 @@ BASICS = (
     "registry",
     "imports",
     "synonyms",
+    "formatting",
+    "live",
 )
 # The public engine: its functions, its protocol, its handles. What starts, schedules or serialises is behind them.
 ENGINE = ("engine.api", "engine.base", "engine.remote")
 # What a user's program sees.
-ABOVE = ("", "errors", "streams", "registry", "machine", "metrics", "runs", "engine.api")
+ABOVE = ("", "errors", "streams", "registry", "machine", "metrics", "formatting", "live", "runs", "engine.api")
 
 BELOW_ALGORITHMS = (
     *("", *BASICS, "fragments", "policies", "envs"),
@@ -66,7 +68,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "runs": ("", *BASICS, "envs", "collect", "algorithms"),
     "runs.results": BASICS,
     "runs.checkpoint": (*BASICS, "runs.results"),
-    "cli": ABOVE,
+    "cli": (*ABOVE, "conditions", "tune"),
     "tune": (*ABOVE, "streams", "files", "parsing", "conditions"),
     "dashboard": ABOVE,
     "testing": ("", *BASICS, *ENGINE, "envs", "policies", "learning", "collect", "algorithms", "runs", "tune"),

@@ -11,7 +11,7 @@ import traceback
 import typer
 
 from outplay import __version__
-from outplay.cli import about, evaluate, listing, train
+from outplay.cli import about, evaluate, listing, train, tune
 from outplay.cli.options import Command
 from outplay.errors import OutplayError, shortened
 
@@ -55,6 +55,10 @@ for _name, _function, _short in (
     ("info", about.info, "Show versions, cores and GPUs."),
 ):
     app.command(_name, cls=Command, short_help=_short)(_function)
+
+app.add_typer(
+    tune.app, name="tune", short_help="Search for settings: many trials of an experiment file with variables."
+)
 
 
 def main() -> None:

@@ -41,3 +41,10 @@ def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     known = runs_by_name(results_folder(ctx.params.get("results_dir")))
     experiments = dict.fromkeys(name.partition("/")[0] for name in known)
     return _starting(incomplete, known if "/" in incomplete else experiments)
+
+
+def studies(ctx: typer.Context, incomplete: str) -> list[str]:
+    from outplay.runs.results import results_folder
+
+    results = results_folder(ctx.params.get("results_dir"))
+    return _starting(incomplete, sorted(file.parent.name for file in results.glob("*/study.json")))

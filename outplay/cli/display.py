@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from outplay.cli.live import LiveArea, is_live_terminal
-from outplay.cli.output import discard, heartbeat, number
+from outplay.cli.output import discard, heartbeat
+from outplay.formatting import number
+from outplay.live import LiveArea, is_live_terminal
 from outplay.metrics import running_mean
 from outplay.runs.history import as_json as to_json
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from outplay.cli import completion
-from outplay.cli.live import LiveArea, is_live_terminal
-from outplay.cli.output import duration, heartbeat, number, separate_output
+from outplay.cli.output import heartbeat, separate_output
 from outplay.errors import ConfigError
+from outplay.formatting import duration, number
+from outplay.live import LiveArea, is_live_terminal
 
 if TYPE_CHECKING:
     from outplay.runs.playing import EpisodeProgress

@@ -36,7 +36,10 @@ def _arguments(run: Run) -> str:
     from outplay.runs.results import results_folder
 
     is_default = run.folder.path.parent.parent == results_folder(None)
-    name = run.folder.path.name if is_default else str(run.folder)
+    folder = run.folder.path
+    is_trial = (folder.parent / "study.json").exists()  # each study has a trial_00000
+    short = f"{folder.parent.name}/{folder.name}" if is_trial else folder.name
+    name = short if is_default else str(run.folder)
     imports = bool(imported_env(run.algorithm)) or any(":" in path for path in run.experiment.callbacks)
     imports = imports or names_imports(run.algorithm)
     return shlex.quote(name) + (" --trust" if imports else "")

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from outplay.cli.hints import resume_command
-from outplay.cli.live import restore_terminal
 from outplay.cli.output import say
+from outplay.live import restore_terminal
 
 if TYPE_CHECKING:
     from outplay.cli.display import Display

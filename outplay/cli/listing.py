@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outplay.cli import completion
-from outplay.cli.output import number
+from outplay.formatting import number
 from outplay.runs.folder import RunFolder, runs_in
 from outplay.runs.results import results_folder
 
@@ -27,6 +27,7 @@ def runs(
     results_dir: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of all runs; default ~/outplay_results.")
     ] = None,
+    trials: Annotated[bool, typer.Option("--trials", help="List the trials of studies one by one.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
 ) -> None:
     """List runs with their state and last return, newest last."""
@@ -40,6 +41,8 @@ def runs(
     if not found:
         typer.echo(f"no runs in {results}; start one: outplay train cartpole")
         return
+    if not trials:
+        found = _with_studies(found, results)
     width = max(len(row["run"]) for row in found)
     typer.echo(f"{'run':<{width}}  {'state':<9}{'iter':>6}{'steps':>12}{'return':>9}  updated")
     for row in found:
@@ -57,6 +60,32 @@ def _row(folder: RunFolder, results: Path) -> dict[str, Any] | None:
         return None  # just created, or not a run
     keys = ("state", "training_iteration", "timesteps_total", "episode_return_mean", "updated")
     return {"run": str(folder.path.relative_to(results)), **{key: status.get(key) for key in keys}}
+
+
+def _with_studies(rows: list[dict[str, Any]], results: Path) -> list[dict[str, Any]]:
+    """One row for all trials of a study: the sum of their steps, the best return."""
+    listed: list[dict[str, Any]] = []
+    studies: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        experiment = row["run"].partition("/")[0]
+        if not (results / experiment / "study.json").exists():
+            listed.append(row)
+        else:
+            studies.setdefault(experiment, []).append(row)
+    for study, trials in studies.items():
+        states = {row["state"] for row in trials}
+        returns = [row["episode_return_mean"] for row in trials if row["episode_return_mean"] is not None]
+        listed.append(
+            {
+                "run": f"{study} ({len(trials)} trial{'s' * (len(trials) > 1)})",
+                "state": "running" if "running" in states else trials[-1]["state"] if len(states) == 1 else "ended",
+                "training_iteration": max(row["training_iteration"] for row in trials),
+                "timesteps_total": sum(row["timesteps_total"] for row in trials),
+                "episode_return_mean": max(returns, default=None),
+                "updated": trials[-1]["updated"],
+            }
+        )
+    return sorted(listed, key=lambda row: row["updated"] or "")
 
 
 def recipes() -> None:

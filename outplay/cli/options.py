@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from outplay.errors import ConfigError
 
@@ -12,8 +12,11 @@ _ALIASES = {"--algo": "--run", "--algorithm": "--run", "--total-timesteps": "--t
 _SHORT = {"n": "n_timesteps"}  # one-letter options of other libraries
 
 
-class Command(TyperCommand):
-    """A command that takes some other names of its options. Unknown options are a ConfigError."""
+class _Options:
+    """Takes some other names of a command's options. Unknown options are a ConfigError."""
+
+    name: str | None
+    params: list[Any]
 
     @property
     def _options(self) -> set[str]:
@@ -22,7 +25,9 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         try:
-            return super().parse_args(ctx, [*map(self._without_alias, args[:end]), *args[end:]])
+            return super().parse_args(  # type: ignore[misc,no-any-return]
+                ctx, [*map(self._without_alias, args[:end]), *args[end:]]
+            )
         except Exception as error:
             option, near = getattr(error, "option_name", None), getattr(error, "possibilities", ())
             if option is None or near == ():  # it is not NoSuchOption, which typer does not export
@@ -45,3 +50,11 @@ class Command(TyperCommand):
         if near:
             return f". Did you mean {sorted(near)[0]}?"
         return f"; `outplay {self.name} --help` lists all"
+
+
+class Command(_Options, TyperCommand):
+    """A command."""
+
+
+class Group(_Options, TyperGroup):
+    """A command that has options of its own, and further commands."""

@@ -3,13 +3,13 @@
 Environments and their libraries print and warn: from Python and from C, in the main process and in every worker. While
 a command runs, file descriptors 1 and 2 are redirected to a helper process (`deduplicate.py`), which copies each
 distinct message to stderr once. Workers inherit the redirection. The command itself writes to the original streams.
-On a terminal, messages appear above the command's live area (`live.py`).
+On a terminal, messages appear above the command's live area (`outplay/live.py`).
 """
 
 from __future__ import annotations
 
 import io
-import math
+import logging
 import os
 import select
 import socket
@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, TextIO
 
-from outplay.cli.live import above
+from outplay.live import above
 
 _HEARTBEAT_S = 30.0  # between two heartbeat lines
 _FLUSH_TIMEOUT_S = 2.0  # for the last messages of environments
@@ -54,6 +54,25 @@ def separate_output() -> Iterator[tuple[TextIO, TextIO]]:
             os.dup2(stream.fileno(), descriptor)
             with suppress(OSError, ValueError):
                 stream.close()
+
+
+@contextmanager
+def command_output() -> Iterator[tuple[TextIO, TextIO]]:
+    """stdout and stderr without the output of environments. Log messages of the package go to stderr."""
+
+    class Handler(logging.StreamHandler[TextIO]):
+        def emit(self, record: logging.LogRecord) -> None:
+            with above():
+                super().emit(record)
+
+    with separate_output() as (out, err):
+        handler = Handler(err)
+        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        logging.getLogger("outplay").addHandler(handler)
+        try:
+            yield out, err
+        finally:
+            logging.getLogger("outplay").removeHandler(handler)
 
 
 def discard(stream: TextIO) -> None:
@@ -179,32 +198,3 @@ def heartbeat(stage: Callable[[], str], err: TextIO) -> Iterator[Callable[[], No
         stopped.set()
         restarted.set()
         thread.join()
-
-
-def duration(seconds: float) -> str:
-    """A duration in its two largest units.
-
-    >>> duration(7.4), duration(200), duration(7500), duration(93_600)
-    ('7 s', '3 min 20 s', '2 h 5 min', '1 d 2 h')
-    """
-    left = round(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or parts or unit == "s":
-            parts.append(f"{count} {unit}")
-    return " ".join(part for part in parts[:2] if not part.startswith("0 ") or len(parts) == 1)
-
-
-def number(value: float, decimals: int = 1) -> str:
-    """Format a number with this many decimals, or more for small numbers: at least two significant digits.
-
-    >>> number(21.04), number(0.034), number(-0.5), number(0.0), number(0.00001)
-    ('21.0', '0.034', '-0.50', '0.0', '1.0e-05')
-    """
-    if math.isnan(value):
-        return "–"
-    if value == 0 or math.isinf(value):
-        return f"{value:.{decimals}f}"
-    magnitude = math.floor(math.log10(abs(value)))
-    return f"{value:.1e}" if magnitude < -4 else f"{value:.{max(decimals, 1 - magnitude)}f}"

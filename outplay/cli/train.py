@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from outplay.cli import completion
-from outplay.cli.live import above
-from outplay.cli.output import number, separate_output
+from outplay.cli.engine import check_engine, start_engine
+from outplay.cli.output import command_output, separate_output
 from outplay.errors import ConfigError, EnvError
+from outplay.formatting import number
 from outplay.registry import algorithms, env_ids
 
 if TYPE_CHECKING:
@@ -120,14 +121,14 @@ def train(
         stop or [], timesteps, config or [], set_ or [], batch_size, num_workers, seed, callback or [],
     )  # fmt: skip
     _check_sources(recipe, file, overrides.env, resume, init_from)
-    _check_engine(engine, address)
+    check_engine(engine, address)
     folders = [] if file is None else [file.parent]
     if resume is not None:
         if dry_run:
             _print_configuration([overrides.applied_to_run(resume, results_dir, trust)], folders, resuming=True)
             return
-        with _command_output() as (out, err):
-            _start_engine(engine, address)
+        with command_output() as (out, err):
+            start_engine(engine, address)
             _train(lambda: overrides.resumed(resume, results_dir, trust, folders), as_json, out, err)
         return
     jobs = [overrides.apply_to_new(experiment) for experiment in _experiments(recipe, file, overrides, trust)]
@@ -136,9 +137,9 @@ def train(
     if dry_run:
         _print_configuration(jobs, folders)
         return
-    with _command_output() as (out, err):
+    with command_output() as (out, err):
         _check_all(jobs, folders, file)
-        _start_engine(engine, address)
+        start_engine(engine, address)
         for job in jobs:
             if not _train(lambda job=job: _created(job, results_dir, folders, init_from, file), as_json, out, err):
                 break  # Ctrl-C stops all experiments
@@ -319,23 +320,6 @@ def _print_configuration(jobs: list[Experiment], folders: list[Path], resuming: 
         typer.echo(yaml.safe_dump(data, sort_keys=False), nl=False)
 
 
-def _check_engine(engine: str | None, address: str | None) -> None:
-    from outplay.engine.api import Settings, checked
-
-    try:
-        checked(Settings(engine or ("process" if address is None else "ray"), None, address, None))
-    except ValueError as error:
-        raise ConfigError(f"--engine: {error}") from error
-
-
-def _start_engine(engine: str | None, address: str | None) -> None:
-    if engine is None and address is None:
-        return  # the process engine starts on first use
-    import outplay
-
-    outplay.init(engine or "ray", address=address)
-
-
 def _created(
     job: Experiment, results_dir: Path | None, folders: list[Path], init_from: str | None, file: Path | None
 ) -> Run:
@@ -367,23 +351,3 @@ def _train(make: Any, as_json: bool, out: TextIO, err: TextIO) -> bool:
         for hint in hints(run):
             typer.echo(hint, file=out)
     return not run.is_stopping
-
-
-@contextmanager
-def _command_output() -> Iterator[tuple[TextIO, TextIO]]:
-    """stdout and stderr without the output of environments. Log messages of the package go to stderr."""
-    import logging
-
-    class Handler(logging.StreamHandler[TextIO]):
-        def emit(self, record: logging.LogRecord) -> None:
-            with above():
-                super().emit(record)
-
-    with separate_output() as (out, err):
-        handler = Handler(err)
-        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-        logging.getLogger("outplay").addHandler(handler)
-        try:
-            yield out, err
-        finally:
-            logging.getLogger("outplay").removeHandler(handler)

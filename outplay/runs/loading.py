@@ -137,6 +137,14 @@ def recorded_experiment(
     return changed.model_copy(update={"env": changed.env if env is None else env})
 
 
+def check_trusted(experiment: Experiment, trust: bool, where: str) -> None:
+    """Raise CheckpointError if an experiment from disk names something to import, and the user does not trust it."""
+    check_trust(experiment.env, None, trust, where, "add --trust")
+    check_callback_trust(experiment.callbacks, (), trust, where)
+    check_evaluation_trust(experiment.config, None, trust, where, "add --trust")
+    imported.check_trust(experiment.config, imported.without_untrusted(experiment.config, trust), where, "add --trust")
+
+
 def assemble(
     experiment: Experiment, folders: Iterable[Path], callbacks: Sequence[Callback | str], resuming: bool = False
 ) -> tuple[Experiment, Algorithm, list[Callback]]:

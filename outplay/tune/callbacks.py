@@ -15,7 +15,10 @@ class Callback:
     """
 
     def setup(self, **info: Any) -> None:
-        """Before the first trial. `info` has the name and the folder of the study."""
+        """Before the first trial.
+
+        `info`: study (its name), folder, objective, total (trials, or None), time_budget_s, seconds (before a resume).
+        """
 
     def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any) -> None:
         """A trial starts, or continues."""

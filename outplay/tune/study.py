@@ -46,6 +46,7 @@ class Plan:
     num_samples: int  # trials that the searcher suggests at most; -1: no limit
     seeds: list[int]
     report_seeds: list[int]
+    total: int | None = None  # trials of the search; None if it is not known
     aggregate: str = "mean"
     max_failures: int = 0
     max_concurrent: int | None = None
@@ -117,7 +118,15 @@ class Study:
         """Run trials until all have ended. Returns the reason why the study ended."""
         self._record({"event": "session"})
         self._save_searcher()
-        self._tell("setup", study=self.plan.name, folder=str(self.folder))
+        self._tell(
+            "setup",
+            study=self.plan.name,
+            folder=str(self.folder),
+            objective=self.plan.objective,
+            total=self.plan.total,
+            time_budget_s=self.plan.time_budget_s,
+            seconds=self.seconds,
+        )
         try:
             while not (reason := self._reason_to_stop()):
                 self._fill()

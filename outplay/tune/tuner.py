@@ -15,13 +15,14 @@ from outplay.runs.results import folder_name, results_folder
 from outplay.streams import stream
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.callbacks import Callback
+from outplay.tune.display import StudyDisplay
 from outplay.tune.folder import StudyFolder
 from outplay.tune.ledger import Ledger
 from outplay.tune.objective import Objective
 from outplay.tune.resources import Slots, bundles_of, run_resources
 from outplay.tune.resultgrid import ResultGrid
 from outplay.tune.schedulers import Scheduler
-from outplay.tune.search import Searcher, Variants
+from outplay.tune.search import Finished, Searcher, Variants
 from outplay.tune.seeds import check_aggregate, report_seeds, search_seeds
 from outplay.tune.spaces import Space, Values, described
 from outplay.tune.stoppers import stopper_of
@@ -157,6 +158,7 @@ class Tuner:
         return Plan(
             name=self._name,
             objective=objective,
+            total=self._total,
             num_samples=-1 if is_own else _number("num_samples", tune.num_samples, -1),
             seeds=search_seeds(tune.seed, _number("seeds", tune.seeds, 1)),
             report_seeds=report_seeds(tune.seed, _number("report_seeds", tune.report_seeds, 0)),
@@ -170,8 +172,15 @@ class Tuner:
             is_run=self._is_run,
             stop=dict(self._run.stop) if self._is_run and isinstance(self._run.stop, Mapping) else {},
             resources={name[4:-1]: value for name, value in self._bundles[0].items()},  # num_cpus → cpu
-            callbacks=list(self._run.callbacks),
+            callbacks=[*self._run.callbacks, *([StudyDisplay()] if self._run.verbose else [])],
         )
+
+    @property
+    def _total(self) -> int | None:
+        """The number of trials; None if it is not known."""
+        if isinstance(self._ledger.searcher, Variants):
+            return self._ledger.searcher.total
+        return None if self._tune.num_samples < 0 else self._tune.num_samples
 
     @property
     def _objective(self) -> Objective:
@@ -199,6 +208,25 @@ class Tuner:
         from outplay.runs.loading import registrations  # it needs torch
 
         return registrations(self._space.every_value)
+
+    def preview(self, number: int) -> list[Values]:
+        """The values of the first trials, as far as they are chosen without results. To be called instead of `fit`."""
+        found: list[Values] = []
+        while len(found) < number:
+            values = self._ledger.searcher.suggest(f"{len(found):05d}")
+            if values is None or isinstance(values, Finished):
+                break
+            found.append(self._ledger.scheduler.suggested(values))
+        return found
+
+    @property
+    def total(self) -> int | None:
+        """The number of trials; None if it is not known."""
+        return self._plan.total
+
+    @property
+    def space(self) -> Space:
+        return self._space
 
     def get_results(self) -> ResultGrid:
         """The results of `fit`, or those so far of a study that is on disk."""
@@ -256,7 +284,7 @@ class Tuner:
             "searcher": type(ledger.searcher).__name__,
             "scheduler": type(ledger.scheduler).__name__,
             "num_samples": self._tune.num_samples,
-            "total": getattr(ledger.searcher, "total", None) if plan.num_samples < 0 else plan.num_samples,
+            "total": plan.total,
             "seed": self._tune.seed,
             "seeds": plan.seeds,
             "report_seeds": plan.report_seeds,

@@ -15,9 +15,9 @@ import pytest
 
 from outplay import PPO, EnvError, RunError
 from outplay.cli import output
-from outplay.cli.output import number
 from outplay.collect.video import record_video
 from outplay.envs import EnvSpec
+from outplay.formatting import number
 from outplay.runs.run import Run
 from tests import probes
 from tests.cli.common import SMALL, Outcome, only_run, start

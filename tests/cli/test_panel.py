@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from outplay.cli.curve import Curve
-from outplay.cli.output import duration
 from outplay.cli.panel import Panel, TimeLeft, key_figures
 from outplay.cli.usage import Usage
+from outplay.formatting import duration
 from outplay.runs.experiments import experiment
 from outplay.runs.run import Run
 from outplay.runs.stopping import StopConditions
