@@ -226,16 +226,16 @@ class StudyDisplay(Callback):
         if self._total is None or room < 10:
             return Text(text, no_wrap=True, overflow="ellipsis")
         filled = round(room * min(1.0, ended / max(1, self._total)))
-        bar = Text("━" * filled, style="cyan", no_wrap=True, overflow="ellipsis")
-        return bar.append("━" * (room - filled), style="dim").append("  " + text, style="default")
+        bar = Text(no_wrap=True, overflow="ellipsis").append("━" * filled, style="cyan")
+        return bar.append("━" * (room - filled), style="dim").append("  " + text)
 
     def _labelled(self, label: str, texts: Sequence[str], width: int) -> list[Text]:
         from rich.text import Text
 
         lines = []
         for i, text in enumerate(texts):
-            line = Text(f"{label if i == 0 else '':<8}", style="dim", no_wrap=True, overflow="ellipsis")
-            line.append(text, style="default")
+            line = Text(no_wrap=True, overflow="ellipsis").append(f"{label if i == 0 else '':<8}", style="dim")
+            line.append(text)
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
         return lines
