@@ -21,7 +21,7 @@ from outplay.runs.reference import rows, settings_of
 from outplay.settings import has_setting
 from tests.cli.common import Outcome
 
-COMMANDS = [command.name or "" for command in app.registered_commands]
+COMMANDS = [command.name or "" for command in (*app.registered_commands, *app.registered_groups)]
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

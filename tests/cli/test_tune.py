@@ -197,11 +197,12 @@ def test_imports_of_a_recorded_file_have_to_be_trusted(cli: Cli, file: Path) -> 
 
 
 BROKEN = """
+import os
 import custom_env
 
 class Broken(custom_env.CustomEnv):
     def step(self, action):
-        if self.steps == 8:
+        if os.path.exists("results/bad/study.json"):  # not when it is checked, before the study starts
             raise RuntimeError("the robot is out of order")
         return super().step(action)
 """
