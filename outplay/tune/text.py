@@ -8,6 +8,7 @@ from typing import Any
 
 from outplay.errors import shortened
 from outplay.formatting import duration
+from outplay.tune.spaces import Domain
 from outplay.tune.trial import Trial
 
 _LONGEST = 40  # characters of a value
@@ -21,8 +22,23 @@ def value_text(value: Any, longest: int = _LONGEST) -> str:
     """
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) else repr(_without_domains(value))
     return shortened(one_line(text), longest)
+
+
+class _Variable:
+    """Stands for a variable within the value of a choice, which is shown by itself."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+def _without_domains(value: Any) -> Any:
+    if isinstance(value, Domain):
+        return _Variable()
+    if isinstance(value, dict):
+        return {key: _without_domains(each) for key, each in value.items()}
+    return [_without_domains(each) for each in value] if isinstance(value, list) else value
 
 
 def metric_text(value: float) -> str:

@@ -116,6 +116,7 @@ def test_tables_and_values() -> None:
     assert table(["a", "long"], [["1", "x"], ["22", "y"]], 6) == [" a  …", " 1  …", "22  …"]
     assert value_text("a\nb\x1b") == "a b "
     assert len(value_text("x" * 500)) <= 40
+    assert value_text({"kind": "adam", "lr": tune.uniform(0, 1)}) == "{'kind': 'adam', 'lr': …}"
 
 
 # Whole studies.
