@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from outplay.errors import RunError
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.objective import known, number
 from outplay.tune.reporting.charts import Plot, Scale, cut, dot, esc, line, scale_of, svg, thinned
@@ -53,6 +54,14 @@ class Data:
 
     def color(self, trial: Trial) -> str:
         return "best" if trial is self.best else f"g{self.groups.get(trial.id, 0)}"
+
+    @cached_property
+    def reported(self) -> Trial | None:
+        """The best configuration on other seeds, if it has run."""
+        try:
+            return self.analysis.reported
+        except RunError:
+            return None
 
     @cached_property
     def is_cut(self) -> bool:
@@ -277,7 +286,7 @@ def _changed(data: Data) -> list[str]:
 def seeds(data: Data) -> str:
     """The value of each seed: of the best trials, and on the seeds that the search has not used."""
     rows: list[tuple[str, Metrics, str]] = [(t.id, t.last_result, data.color(t)) for t in data.valued[:5]]
-    if (reported := data.analysis.reported) is not None:
+    if (reported := data.reported) is not None:
         rows.append(("report", reported.last_result, "copied"))
     spread = [(name, _per_seed(result, data.metric), result, kind) for name, result, kind in rows]
     spread = [row for row in spread if len(row[1]) > 1]

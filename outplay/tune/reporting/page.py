@@ -91,7 +91,7 @@ def _best(data: Data) -> str:
     if (folder / "config.yaml").exists():
         study = argument_of(data.analysis.path)
         text += f"<p class=note>To evaluate it: <code>outplay evaluate {esc(study)}/{esc(folder.name)}</code></p>"
-    reported = data.analysis.reported
+    reported = data.reported
     if reported is not None and reported.last_result:
         value = metric_text(number(reported.last_result, data.metric))
         seeds = len(data.analysis.settings["report_seeds"])
