@@ -1,4 +1,4 @@
-"""What tune.py searches: seed functions, test functions of optimisation, and synthetic learning curves.
+"""What tune.py searches: a grid, test functions of optimisation, and synthetic learning curves.
 
 All of it is a deterministic function of its arguments, so all libraries get the same problems. Standard library only:
 the libraries run in environments of their own.
@@ -6,6 +6,7 @@ the libraries run in environments of their own.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ def branin(x: Sequence[float]) -> float:
 
 
 def rosenbrock(x: Sequence[float]) -> float:
-    return sum(100 * (b - a * a) ** 2 + (1 - a) ** 2 for a, b in zip(x, x[1:], strict=False))
+    return sum(100 * (b - a * a) ** 2 + (1 - a) ** 2 for a, b in itertools.pairwise(x))
 
 
 def ackley(x: Sequence[float]) -> float:

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tune_problems import CURVES, FUNCTIONS, GRID, INTERVAL, LR, MAX_T, PBT_T, POPULATION
-from tune_problems import Curve, curve_regret, grid_score, pbt_regret, population_rates, progress  # isort: skip
+import tune_problems as problems
+from tune_problems import FUNCTIONS, GRID
 
 SLOTS = 2
 Figures = dict[str, Any]
@@ -26,7 +26,7 @@ Figures = dict[str, Any]
 
 def sleeping(config: dict[str, Any]) -> Figures:
     time.sleep(config["seconds"])
-    return {"score": grid_score(config["x"], config["y"])}
+    return {"score": problems.grid_score(config["x"], config["y"])}
 
 
 def instant(config: dict[str, Any]) -> Figures:
@@ -49,7 +49,7 @@ class CurveSteps:
     """Trains nothing: reports a learning curve. `steps` counts the iterations of all trials, repeated ones included."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        self.curve, self.steps, self.t = Curve.of(config["seed"], config["index"]), config["steps"], 0
+        self.curve, self.steps, self.t = problems.Curve.of(config["seed"], config["index"]), config["steps"], 0
 
     def step(self) -> Figures:
         self.t += 1
@@ -74,7 +74,7 @@ class ScheduleSteps:
         self.lr, self.steps, self.score = config["lr"], config["steps"], 0.0
 
     def step(self) -> Figures:
-        self.score = progress(self.score, self.lr)
+        self.score = problems.progress(self.score, self.lr)
         count(self.steps)
         return {"score": self.score}
 
@@ -128,27 +128,27 @@ class Library(ABC):
     def _halving(self, name: str, seed: int) -> float:
         schedulers = self.tune.schedulers
         scheduler = (
-            schedulers.ASHAScheduler(max_t=MAX_T, grace_period=1, reduction_factor=3)
+            schedulers.ASHAScheduler(max_t=problems.MAX_T, grace_period=1, reduction_factor=3)
             if name == "ASHA"
-            else schedulers.HyperBandScheduler(max_t=MAX_T, reduction_factor=3)
+            else schedulers.HyperBandScheduler(max_t=problems.MAX_T, reduction_factor=3)
         )
-        config = {"index": self.tune.grid_search(list(range(CURVES))), "seed": seed, "steps": self.steps}
-        best, _ = self.study(CurveSteps, config, scheduler=scheduler, stop={"training_iteration": MAX_T})
-        return curve_regret(seed, best["index"])
+        config = {"index": self.tune.grid_search(list(range(problems.CURVES))), "seed": seed, "steps": self.steps}
+        best, _ = self.study(CurveSteps, config, scheduler=scheduler, stop={"training_iteration": problems.MAX_T})
+        return problems.curve_regret(seed, best["index"])
 
     def _pbt(self, seed: int) -> float:
         scheduler = self.tune.schedulers.PopulationBasedTraining(
             time_attr="training_iteration",
-            perturbation_interval=INTERVAL,
-            hyperparam_mutations={"lr": self.tune.loguniform(*LR)},
+            perturbation_interval=problems.INTERVAL,
+            hyperparam_mutations={"lr": self.tune.loguniform(*problems.LR)},
         )
-        config = {"lr": self.tune.loguniform(*LR), "steps": self.steps}
-        points = [{"lr": lr} for lr in population_rates(seed)]
-        stop = {"training_iteration": PBT_T}
+        config = {"lr": self.tune.loguniform(*problems.LR), "steps": self.steps}
+        points = [{"lr": lr} for lr in problems.population_rates(seed)]
+        stop = {"training_iteration": problems.PBT_T}
         _, result = self.study(
-            ScheduleSteps, config, POPULATION, scheduler=scheduler, points=points, stop=stop, seed=seed
+            ScheduleSteps, config, problems.POPULATION, scheduler=scheduler, points=points, stop=stop, seed=seed
         )
-        return pbt_regret(result["score"])
+        return problems.pbt_regret(result["score"])
 
 
 class Outplay(Library):
@@ -181,15 +181,14 @@ class Outplay(Library):
 
         config = {n: self.tune.uniform(*bounds) for n, bounds in zip(problem.names, problem.bounds, strict=True)}
         search = self.tune.search.OptunaSearch(sampler="tpe")
-        _, result = self.study(
-            trial, config, trials, mode="min", search_alg=search, max_concurrent_trials=1, seed=seed
-        )
+        _, result = self.study(trial, config, trials, mode="min", search_alg=search, max_concurrent_trials=1, seed=seed)
         return {"best": result["score"] - problem.minimum}
 
 
 class Ray(Library):
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, reuse_actors: bool = False) -> None:
         super().__init__(folder)
+        self.reuse_actors = reuse_actors
         import ray
         from ray import tune
 
@@ -199,9 +198,8 @@ class Ray(Library):
     def study(self, trainable: Any, config: dict[str, Any], trials: int = 1, **more: Any) -> tuple[Any, Figures]:
         from ray.tune.search.basic_variant import BasicVariantGenerator
 
-        reuse = {}
         if isinstance(trainable, type):  # Ray Tune checks the base class
-            trainable, reuse = type(trainable.__name__, (trainable, self.tune.Trainable), {}), {"reuse_actors": True}
+            trainable = type(trainable.__name__, (trainable, self.tune.Trainable), {})
         search = BasicVariantGenerator(points_to_evaluate=more.get("points"), random_state=more.get("seed", 0))
         settings = self.tune.TuneConfig(
             metric="score",
@@ -209,7 +207,7 @@ class Ray(Library):
             num_samples=trials,
             scheduler=more.get("scheduler"),
             search_alg=search,
-            **reuse,
+            reuse_actors=self.reuse_actors,
         )
         run = self.tune.RunConfig(storage_path=self.folder, verbose=0, stop=more.get("stop"))
         found = self.tune.Tuner(trainable, param_space=config, tune_config=settings, run_config=run).fit()
@@ -218,7 +216,7 @@ class Ray(Library):
 
 
 class Optuna:
-    def __init__(self, folder: str, storage: str | None = None) -> None:
+    def __init__(self, storage: str | None = None) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -262,10 +260,12 @@ class Optuna:
 @contextmanager
 def library(side: str) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
-        if side == "sqlite":
-            yield Optuna(folder, f"sqlite:///{folder}/optuna.db")
+        if side == "outplay":
+            yield Outplay(folder)
+        elif side in ("ray", "reused"):
+            yield Ray(folder, reuse_actors=side == "reused")
         else:
-            yield {"outplay": Outplay, "ray": Ray, "optuna": Optuna}[side](folder)
+            yield Optuna(f"sqlite:///{folder}/optuna.db" if side == "sqlite" else None)
 
 
 def main() -> None:
@@ -274,7 +274,7 @@ def main() -> None:
         figures = [getattr(made, part)(**each) for each in json.loads(given)]
     sys.stdout.flush()
     print(json.dumps(figures), flush=True)
-    if side == "ray":
+    if side in ("ray", "reused"):
         import ray
 
         ray.shutdown()
