@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,8 +57,10 @@ def overwrite_file(path: Path, text: str) -> None:
 class LogFile:
     """A file that is appended to. Unbuffered: close() does not repeat a failed write."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check_s: float = 0.0) -> None:
+        """`check_s`: seconds between checks that the file was not deleted or moved; 0: check at each write."""
         self.path = path
+        self._check_s, self._next_check = check_s, 0.0
         with writing(path):
             self._file = path.open("ab", buffering=0)
 
@@ -70,6 +73,9 @@ class LogFile:
 
     def _is_in_place(self) -> bool:
         """Whether the path still refers to the open file. Writing to a deleted file raises no error."""
+        if (now := time.monotonic()) < self._next_check:
+            return True
+        self._next_check = now + self._check_s
         try:
             return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
         except FileNotFoundError:

@@ -27,6 +27,7 @@ from outplay.runs.results import as_path
 Entry = dict[str, Any]  # one line of the journal: "event", "trial", "time", …
 
 VERSION = 1
+_CHECK_S = 0.1  # a check takes ten times as long as a write: afterwards the next write is slower, too
 
 
 class StudyFolder:
@@ -55,7 +56,7 @@ class StudyFolder:
                 f"there is a study in {self.path} already; continue it with resume=True, or use another name"
             )
         self.write_settings(settings)
-        self._journal = LogFile(self._journal_path)
+        self._journal = LogFile(self._journal_path, _CHECK_S)
 
     def open(self) -> None:
         """Lock an existing study and open its journal, to append to it."""
@@ -63,7 +64,7 @@ class StudyFolder:
         self._lock.acquire()
         with writing(self._journal_path):
             self._drop_partial_line()
-        self._journal = LogFile(self._journal_path)
+        self._journal = LogFile(self._journal_path, _CHECK_S)
 
     def close(self) -> None:
         if self._journal is not None:
