@@ -263,7 +263,8 @@ class Study:
         paths = trial.seed_checkpoints.get(iteration) or ([trial.checkpoint] if trial.checkpoint else [])
         self.ledger.set_status(trial, Status.RUNNING)
         self._record({"event": "start", "trial": trial.id, "iteration": iteration})
-        self._tell("on_trial_start", self.results, self.trials, trial)
+        if self.plan.callbacks:
+            self._tell("on_trial_start", self.results, self.trials, trial)
         for replica, seed in zip(replicas, seeds, strict=True):
             path = self.folder.absolute(paths[replica.number]) if replica.number < len(paths) else None
             job = Job(
