@@ -53,6 +53,11 @@ class Event:
     checkpoint: str | None = None
     error: str = ""
     folder: str = ""  # where the trial's files are
+    is_last: bool = False  # a result after which the trial has come to its end
+
+    @property
+    def has_ended(self) -> bool:
+        return self.kind != "result" or self.is_last
 
 
 class StopTrial(BaseException):
@@ -147,7 +152,7 @@ class FunctionExecution(Execution):
         if not isinstance(value, Mapping):
             return Event("end")
         self.iteration += 1
-        return Event("result", {**checked_metrics(value, "the function"), "done": True})
+        return Event("result", {**checked_metrics(value, "the function"), "done": True}, is_last=True)
 
     def report(self, metrics: Metrics, checkpoint: Any) -> None:
         """Called by the function, in its thread."""

@@ -303,7 +303,7 @@ class Study:
             active, replica = self._awaited.pop(ref)
             event = replica.event = _event(ref)
             replica.ref = None
-            replica.has_ended |= event.kind != "result"
+            replica.has_ended |= event.has_ended
             if event.kind == "result":
                 replica.result = _plain(event.metrics)
             if event.kind == "lost":

@@ -37,7 +37,7 @@ class TrialWorker:
     def step(self, key: str) -> Event:
         """Run a trial until its next event."""
         event = self._running[key].step()
-        if event.kind != "result":
+        if event.has_ended:
             ended = self._running.pop(key)
             if event.kind == "error":
                 with contextlib.suppress(Exception):  # the first error is the one that matters to the user
