@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,17 @@ def test_importing_outplay_is_light(run_script: Callable[..., Any]) -> None:
         pytest.importorskip(module)
     result = run_script(f"import sys, outplay\nprint([m for m in {HEAVY!r} if m in sys.modules])")
     assert result.stdout.strip() == "[]"
+
+
+def test_tune_loads_only_what_a_study_needs(run_script: Callable[..., Any], tmp_path: Path) -> None:
+    heavy = [m for m in (*HEAVY, "pandas", "optuna", "sklearn", "scipy") if importlib.util.find_spec(m)]
+    result = run_script(
+        f"import sys, outplay.tune as tune\nprint([m for m in {heavy!r} if m in sys.modules])\n"
+        f"found = tune.run(lambda config: {{'v': config['x'], 'loaded': [m for m in {heavy!r} if m in sys.modules]}},"
+        f" config={{'x': tune.uniform(0, 1)}}, metric='v', mode='max', storage_path={str(tmp_path)!r}, verbose=0)\n"
+        f"print(found.best_result['loaded'])\nprint([m for m in {heavy!r} if m in sys.modules])"
+    )
+    assert result.stdout.splitlines() == ["[]"] * 3, result.stderr  # imported; in a trial; in the driver at the end
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["info"]])
