@@ -2,14 +2,15 @@
 
     python benchmarks/tune.py [--only grid overhead memory quality regret] [--rounds 3] [--seeds 9]
 
-grid      25 trials that sleep for 1 s on 2 slots. They cannot take less than 13 s: 25 is odd.
+grid      25 trials that sleep for 1 s on 2 slots. That is 12.5 s, but 25 is odd: they cannot take less than 13 s.
 overhead  trials that return at once: seconds per trial, without the start of the engine. Ray Tune runs fewer of them.
 memory    resident memory of the driver after 4,000 trials that return at once. Ray Tune runs fewer of them.
 quality   the best of 100 trials, one at a time, on test functions: TPE of Optuna, through Outplay and plain.
 regret    ASHA, HyperBand and PBT on synthetic learning curves: how far the best trial is from the best possible one,
           and the iterations of all trials together.
 
-Each side runs in processes of its own, in turn; figures are medians over the rounds, or over the seeds.
+Ray Tune starts a process for each trial, unless it is told to reuse them ("reuse_actors"). Optuna runs trials in
+threads of the driver. Each side runs in processes of its own, in turn; figures are medians over rounds or seeds.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ def median(found: list[Figures]) -> Figures:
 def grid(args: argparse.Namespace) -> None:
     trials = len(GRID) ** 2
     least = -(-trials // SLOTS) * SLEEP_S
-    print(f"grid: {trials} trials of {SLEEP_S:g} s on {SLOTS} slots; {trials * SLEEP_S / SLOTS:g} s if they could be")
-    print(f"divided, {least:g} s as they cannot")
-    taken = medians("grid", {side: {"seconds": SLEEP_S} for side in ("outplay", "ray", "optuna")}, args.rounds)
+    ideal = trials * SLEEP_S / SLOTS
+    print(f"grid: {trials} trials of {SLEEP_S:g} s on {SLOTS} slots: {ideal:g} s; the last one runs alone: {least:g} s")
+    sides = ("outplay", "ray", "reused", "optuna")
+    taken = medians("grid", {side: {"seconds": SLEEP_S} for side in sides}, args.rounds)
     print(f"{'':16}{'seconds':>10}{'above ' + format(least, 'g') + ' s':>14}{'ratio':>10}")
     for side, found in taken.items():
         ratio = found["seconds"] / taken["outplay"]["seconds"]
