@@ -10,9 +10,10 @@ import nevergrad as ng
 import numpy as np
 
 from outplay.errors import ConfigError
+from outplay.tune.domains import Categorical, Domain, Float, Normal
 from outplay.tune.objective import Objective
 from outplay.tune.search import Searcher
-from outplay.tune.spaces import Categorical, Domain, Float, Normal, Space, Values
+from outplay.tune.spaces import Space, Values
 from outplay.tune.trial import Metrics
 
 

@@ -31,7 +31,10 @@ app = typer.Typer(cls=Group, invoke_without_command=True, rich_markup_mode=None)
 def tune(
     context: typer.Context,
     file: Annotated[
-        Path | None, typer.Option("-f", "--file", metavar="FILE", help="An experiment file with variables (YAML).")
+        Path | None,
+        typer.Option(
+            "-f", "--file", metavar="FILE", help="An experiment file with variables, or a recipe: tune-cartpole."
+        ),
     ] = None,
     resume: Annotated[
         str | None,
@@ -78,6 +81,7 @@ def tune(
     """Search for settings: trials of an experiment file with variables.
 
     \b
+    outplay tune -f tune-cartpole
     outplay tune -f search.yml --num-samples 50
     outplay tune --resume cartpole
     outplay tune report cartpole
@@ -105,6 +109,7 @@ def tune(
         folders: list[Path] = []
     else:
         assert file is not None
+        file = _found(file)
         search = _from_file(file, trust, stop or [], timesteps, config or [])
         search.tune |= given
         folder = _new_folder(search, results, name)
@@ -117,6 +122,13 @@ def tune(
         _check(search, trust, is_recorded=resume is not None)
         start_engine(engine, address)
         _search(search, folder, resume is not None, as_json, out, err)
+
+
+def _found(file: Path) -> Path:
+    """A file, or the recipe of this name."""
+    from outplay.tune.files import recipes
+
+    return recipes().get(str(file), file) if not file.exists() else file
 
 
 def _from_file(file: Path, trust: bool, stop: list[str], timesteps: str | None, config: list[str]) -> SearchFile:

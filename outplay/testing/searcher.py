@@ -13,21 +13,22 @@ import pytest
 
 from outplay.errors import ConfigError
 from outplay.streams import stream
-from outplay.tune import spaces
+from outplay.tune import domains
+from outplay.tune.domains import Domain
 from outplay.tune.objective import Objective
 from outplay.tune.search import FINISHED, Finished, Searcher
-from outplay.tune.spaces import Domain, Space, Values
+from outplay.tune.spaces import Space, Values
 
 FLAT: dict[str, Any] = {
-    "lr": spaces.loguniform(1e-5, 1e-1),
-    "model": {"layers": spaces.randint(1, 5), "dropout": spaces.quniform(0.0, 0.5, 0.1)},
-    "activation": spaces.choice(["relu", "tanh", "silu"]),
+    "lr": domains.loguniform(1e-5, 1e-1),
+    "model": {"layers": domains.randint(1, 5), "dropout": domains.quniform(0.0, 0.5, 0.1)},
+    "activation": domains.choice(["relu", "tanh", "silu"]),
     "env": "CartPole-v1",
 }
 CONDITIONAL: dict[str, Any] = {
-    "lr": spaces.uniform(0.0, 1.0),
-    "optimizer": spaces.choice(
-        [{"name": "sgd", "momentum": spaces.uniform(0.5, 0.99)}, {"name": "adam", "beta": spaces.uniform(0.9, 0.999)}]
+    "lr": domains.uniform(0.0, 1.0),
+    "optimizer": domains.choice(
+        [{"name": "sgd", "momentum": domains.uniform(0.5, 0.99)}, {"name": "adam", "beta": domains.uniform(0.9, 0.999)}]
     ),
 }
 Event = tuple[Any, ...]
@@ -80,7 +81,7 @@ class SearcherConformance:
         assert len(kinds) == 2, "only one of two values was ever chosen"
 
     def test_grids_are_combined_or_refused(self) -> None:
-        config = {"lr": spaces.uniform(0.0, 1.0), "layers": spaces.grid_search([1, 2])}
+        config = {"lr": domains.uniform(0.0, 1.0), "layers": domains.grid_search([1, 2])}
         if self.make().allows_grids:
             study = self.study(config).run(self.trials)
             assert {values["layers"] for values in study.suggested.values()} == {1, 2}
@@ -239,12 +240,12 @@ def check_values(space: Space, suggestions: Iterable[Values]) -> None:
 
 def is_in(value: Any, domain: Domain) -> bool:
     """Numbers must be Python's own: NumPy's cannot be written as JSON."""
-    if isinstance(domain, spaces.Categorical | spaces.Grid):
+    if isinstance(domain, domains.Categorical | domains.Grid):
         return any(value is known or (type(value) is type(known) and value == known) for known in domain.values)
-    if isinstance(domain, spaces.Normal):
+    if isinstance(domain, domains.Normal):
         return type(value) is float and math.isfinite(value)
-    if isinstance(domain, spaces.Integer):
+    if isinstance(domain, domains.Integer):
         return type(value) is int and domain.low <= value <= domain.last and value % domain.q == 0
-    assert isinstance(domain, spaces.Float)
+    assert isinstance(domain, domains.Float)
     on_grid = domain.q is None or math.isclose(round(value / domain.q) * domain.q, value, abs_tol=1e-9)
     return type(value) is float and domain.low <= value <= domain.high and on_grid

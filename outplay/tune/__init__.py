@@ -14,11 +14,8 @@ from outplay.tune import schedulers, search
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.callbacks import Callback
 from outplay.tune.checkpoint import Checkpoint
-from outplay.tune.objective import pareto_front
-from outplay.tune.resultgrid import Result, ResultGrid
-from outplay.tune.search import Searcher
-from outplay.tune.session import get_checkpoint, get_context, report
-from outplay.tune.spaces import (
+from outplay.tune.configs import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from outplay.tune.domains import (
     choice,
     grid_search,
     lograndint,
@@ -33,6 +30,10 @@ from outplay.tune.spaces import (
     sample_from,
     uniform,
 )
+from outplay.tune.objective import pareto_front
+from outplay.tune.resultgrid import Result, ResultGrid
+from outplay.tune.search import Searcher
+from outplay.tune.session import get_checkpoint, get_context, report
 from outplay.tune.stoppers import (
     CombinedStopper,
     ExperimentPlateauStopper,
@@ -43,7 +44,7 @@ from outplay.tune.stoppers import (
 )
 from outplay.tune.trainables import Trainable, with_parameters, with_resources
 from outplay.tune.trial import Trial
-from outplay.tune.tuner import CheckpointConfig, FailureConfig, RunConfig, TuneConfig, Tuner, run
+from outplay.tune.tuner import Tuner, run
 
 if TYPE_CHECKING:
     from outplay import register_env

@@ -119,10 +119,15 @@ class StudyDisplay(Callback):
         return self._spent + time.monotonic() - self._started
 
     def best(self) -> Trial | None:
+        """The best of the trials that have ended; before any has, of those that run.
+
+        A metric such as the number of steps, which is to be small, is the smallest in a trial that has just begun.
+        """
         if not self._objective.metrics:
             return None
         score = self._objective.score
-        tried = [(known(score(trial.last_result)), -trial.index, trial) for trial in self._searched]
+        ended = [trial for trial in self._searched if trial.status.is_finished and trial.last_result]
+        tried = [(known(score(trial.last_result)), -trial.index, trial) for trial in ended or self._searched]
         value, _, trial = max(tried, default=(float("-inf"), 0, None))
         return None if value == float("-inf") else trial
 

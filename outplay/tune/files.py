@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import outplay
 from outplay.conditions import metric_name
 from outplay.errors import ConfigError, RunError, nearest, shortened
 from outplay.files import replace_file, writing
@@ -28,11 +29,13 @@ from outplay.runs.experiments import Experiment, experiment, nested
 from outplay.runs.results import folder_name
 from outplay.streams import stream
 from outplay.tune.callbacks import Callback
+from outplay.tune.configs import FailureConfig, RunConfig, TuneConfig
+from outplay.tune.domains import Categorical, Grid
 from outplay.tune.folder import StudyFolder
 from outplay.tune.names import made
 from outplay.tune.search import Variants
-from outplay.tune.spaces import Categorical, Grid, Space, Values, parsed
-from outplay.tune.tuner import FailureConfig, RunConfig, TuneConfig, Tuner
+from outplay.tune.spaces import Space, Values, parsed
+from outplay.tune.tuner import Tuner
 
 NAME = "search.yml"  # in a study's folder
 _PLAIN = ("num_samples", "max_concurrent_trials", "time_budget_s", "seeds", "report_seeds", "aggregate", "seed")
@@ -257,3 +260,9 @@ def find_study(name: str, results: Path) -> Path:
         return found[-1]
     hint = nearest(text, studies) if studies else f"; there is no study in {results}"
     raise RunError(f"there is no study {shortened(text)!r}{hint}")
+
+
+def recipes() -> dict[str, Path]:
+    """The searches that ship with Outplay, by name."""
+    folder = Path(outplay.__file__).parent / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("tune-*.yml"))}

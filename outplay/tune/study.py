@@ -6,26 +6,23 @@ trial does is in `TrialWorker`.
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
 import outplay
 from outplay.errors import ActorDiedError, ObjectLostError, TaskError, WorkerDiedError
-from outplay.tune.callbacks import Callback
+from outplay.tune.candidates import Candidates
 from outplay.tune.executions import Event, Job
 from outplay.tune.folder import Entry, StudyFolder, plain
 from outplay.tune.ledger import REPORT, Ledger
-from outplay.tune.objective import Objective, known
+from outplay.tune.plan import Plan
 from outplay.tune.resources import Slot, Slots
 from outplay.tune.schedulers import Action
-from outplay.tune.search import Finished
 from outplay.tune.seeds import aggregated
-from outplay.tune.spaces import Values
 from outplay.tune.trial import Metrics, Status, Trial
 
 log = logging.getLogger("outplay")
@@ -35,29 +32,6 @@ _LOSSES = 3  # so many times a trial is started again whose process was killed
 _POLL_S = 0.5
 _STOPS = 100
 _ENDING_S = 30.0  # for trials to write their last checkpoints
-
-
-@dataclass
-class Plan:
-    """How trials run."""
-
-    name: str
-    objective: Objective
-    num_samples: int  # trials that the searcher suggests at most; -1: no limit
-    seeds: list[int]
-    report_seeds: list[int]
-    total: int | None = None  # trials of the search; None if it is not known
-    aggregate: str = "mean"
-    max_failures: int = 0
-    max_concurrent: int | None = None
-    time_budget_s: float | None = None
-    checkpoint_freq: int = 0
-    checkpoint_at_end: bool = False
-    fail_fast: bool = False
-    is_run: bool = False  # trials are Runs
-    stop: dict[str, float] = field(default_factory=dict)  # conditions that Runs know themselves
-    resources: dict[str, float] = field(default_factory=dict)  # of one trial, for its own information
-    callbacks: Sequence[Callback] = ()
 
 
 @dataclass(eq=False)
@@ -99,7 +73,7 @@ class Study:
         self._active: dict[str, _Active] = {}
         self._awaited: dict[Any, tuple[_Active, _Replica]] = {}
         self._stops: list[Any] = []  # Refs of trials that are being ended
-        self._is_exhausted = False
+        self._candidates = Candidates(plan, ledger, self._record, self._active)
         self._started = time.monotonic()
         self.results = 0  # of all trials, in this session
 
@@ -117,7 +91,7 @@ class Study:
     def run(self) -> str:
         """Run trials until all have ended. Returns the reason why the study ended."""
         self._record({"event": "session"})
-        self._save_searcher()
+        self._candidates.save_searcher()
         self._tell(
             "setup",
             study=self.plan.name,
@@ -157,33 +131,18 @@ class Study:
     def _fill(self) -> None:
         """Start trials while there are free slots."""
         limit = self.plan.max_concurrent
-        while (limit is None or len(self._active) < limit) and self._has_candidates():
+        while (limit is None or len(self._active) < limit) and self._candidates.are_left:
             if not (slots := self._acquire()):
                 return
-            if (trial := self._next_trial()) is None:
+            if (trial := self._candidates.next()) is None:
                 for slot in slots:
                     self._slots.release(slot)
                 return
             self._start(trial, slots)
 
-    def _has_candidates(self) -> bool:
-        return bool(self._runnable() or self._may_suggest() or self._is_report_due())
-
-    def _runnable(self) -> list[Trial]:
-        pending = [trial for trial in self.ledger.with_status(Status.PENDING) if trial.id not in self._active]
-        return sorted(pending, key=lambda trial: trial.index)
-
-    def _may_suggest(self) -> bool:
-        return not self._is_exhausted and not 0 <= self.plan.num_samples <= self.ledger.number
-
-    def _is_report_due(self) -> bool:
-        """When the search is over, the best configuration is run on other seeds."""
-        is_over = not self._may_suggest() and not self.ledger.has_unfinished
-        return bool(self.plan.report_seeds) and is_over and REPORT not in self.ledger.trials
-
     def _acquire(self) -> list[Slot]:
         """The slots for the seeds of one trial: as many as it has, or all that there are. Empty: wait for them."""
-        wanted = max(len(self.plan.seeds), len(self.plan.report_seeds) if self._is_report_due() else 0)
+        wanted = max(len(self.plan.seeds), len(self.plan.report_seeds) if self._candidates.is_report_due() else 0)
         slots: list[Slot] = []
         while len(slots) < wanted and (slot := self._slots.acquire()) is not None:
             slots.append(slot)
@@ -192,50 +151,6 @@ class Study:
                 self._slots.release(slot)
             return []
         return slots
-
-    def _next_trial(self) -> Trial | None:
-        """A trial that waits to run, or a new one; None if there is none now."""
-        if (runnable := self._runnable()) and (chosen := self.ledger.scheduler.choose(runnable)) is not None:
-            return chosen
-        was_asked = self._may_suggest()
-        if (suggested := self._suggest()) is not None or (was_asked and not self._is_exhausted):
-            return suggested
-        return self._add_report() if self._is_report_due() else None
-
-    def _suggest(self) -> Trial | None:
-        """A new trial; None if the searcher has no values for it now, or none at all."""
-        if not self._may_suggest():
-            return None
-        trial_id = f"{self.ledger.number:05d}"
-        values = self.ledger.searcher.suggest(trial_id)
-        if isinstance(values, Finished):
-            self._is_exhausted = True
-        if values is None or isinstance(values, Finished):
-            return None
-        changed = self.ledger.scheduler.suggested(values)
-        more = {} if changed == values else {"suggested": self.ledger.space.encode(values)}
-        trial = self._add(trial_id, changed, **more)
-        self._save_searcher()
-        return trial
-
-    def _save_searcher(self) -> None:
-        """Record the searcher's state, if it has one and it has changed."""
-        state = self.ledger.searcher.save()
-        if state is not None and state != self.ledger.searcher_state:
-            self.ledger.searcher_state = copy.deepcopy(state)
-            self._record({"event": "searcher", "state": state})
-
-    def _add(self, trial_id: str, values: Values, **more: Any) -> Trial:
-        trial = self.ledger.add(trial_id, values)
-        self._record({"event": "trial", "trial": trial_id, "values": self.ledger.space.encode(values), **more})
-        return trial
-
-    def _add_report(self) -> Trial | None:
-        tried = [trial for trial in self.ledger.searched if trial.last_result]
-        if not tried:
-            return None
-        best = max(tried, key=lambda trial: known(self.plan.objective.score(trial.last_result)))
-        return self._add(REPORT, best.values, of=best.id)
 
     def _resolve_stall(self) -> bool:
         """Nothing runs. Whether there is something left to do; the scheduler decides on paused trials."""
@@ -248,7 +163,7 @@ class Study:
             for trial in () if entry is not None else paused:
                 self._record(self.ledger.end(trial, "paused when the study ended"))
             return True
-        if not self._has_candidates():
+        if not self._candidates.are_left:
             return False
         time.sleep(_POLL_S)  # the searcher has no values now
         return True
@@ -390,9 +305,11 @@ class Study:
 
     def _yield(self, trial: Trial) -> None:
         """Let the trial wait if the scheduler prefers another one, which has no slot."""
-        if trial.status == Status.RUNNING and all(other.last_result for other in self._runnable()):
-            self._suggest()  # a trial that has not begun may be preferred to all others
-        if trial.status == Status.RUNNING and self.ledger.scheduler.choose([*self._runnable(), trial]) is not trial:
+        if trial.status != Status.RUNNING:
+            return
+        if all(other.last_result for other in self._candidates.runnable()):
+            self._candidates.suggest()  # a trial that has not begun may be preferred to all others
+        if self.ledger.scheduler.choose([*self._candidates.runnable(), trial]) is not trial:
             self.ledger.set_status(trial, Status.PENDING)
 
     def _carry_out(self, active: _Active) -> None:

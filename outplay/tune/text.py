@@ -8,7 +8,7 @@ from typing import Any
 
 from outplay.errors import shortened
 from outplay.formatting import duration
-from outplay.tune.spaces import Domain
+from outplay.tune.domains import Domain
 from outplay.tune.trial import Trial
 
 _LONGEST = 40  # characters of a value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -15,10 +15,12 @@ from outplay.runs.results import folder_name, results_folder
 from outplay.streams import stream
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.callbacks import Callback
+from outplay.tune.configs import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from outplay.tune.display import StudyDisplay
 from outplay.tune.folder import StudyFolder
 from outplay.tune.ledger import Ledger
 from outplay.tune.objective import Objective
+from outplay.tune.plan import Plan
 from outplay.tune.resources import Slots, bundles_of, run_resources
 from outplay.tune.resultgrid import ResultGrid
 from outplay.tune.schedulers import Scheduler
@@ -26,58 +28,11 @@ from outplay.tune.search import Finished, Searcher, Variants
 from outplay.tune.seeds import check_aggregate, report_seeds, search_seeds
 from outplay.tune.spaces import Space, Values, described
 from outplay.tune.stoppers import stopper_of
-from outplay.tune.study import Plan, Study
+from outplay.tune.study import Study
 from outplay.tune.trainables import checked_trainable, experiment_of, name_of
 from outplay.tune.trial import Status
 
 _RESUMES = ("AUTO", "LOCAL", "ERRORED", "RESTART_ERRORED", "ERRORED_ONLY")
-
-
-@dataclass
-class TuneConfig:
-    """What is searched, and how. `tune.run` explains each setting."""
-
-    metric: str | Sequence[str] | None = None
-    mode: str | Sequence[str] | None = None
-    num_samples: int = 1
-    search_alg: Searcher | None = None
-    scheduler: Scheduler | None = None
-    max_concurrent_trials: int | None = None
-    time_budget_s: float | None = None
-    points_to_evaluate: Sequence[Values] | None = None
-    seeds: int = 1
-    report_seeds: int = 0
-    aggregate: str = "mean"
-    seed: int = 0
-
-
-@dataclass
-class FailureConfig:
-    """What happens when trials fail."""
-
-    max_failures: int = 0
-    fail_fast: bool = False
-
-
-@dataclass
-class CheckpointConfig:
-    """When trials of a class are saved. An algorithm's trials have settings of their own, as all runs."""
-
-    checkpoint_frequency: int = 0
-    checkpoint_at_end: bool = False
-
-
-@dataclass
-class RunConfig:
-    """Where a study is stored, when its trials end, and who is told."""
-
-    name: str | None = None
-    storage_path: str | Path | None = None
-    stop: Any = None
-    callbacks: Sequence[Callback] = ()
-    failure_config: FailureConfig = field(default_factory=FailureConfig)
-    checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
-    verbose: int = 1
 
 
 class Tuner:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outplay.testing import SearcherConformance
-from outplay.tune import spaces
+from outplay.tune import domains
 from outplay.tune.objective import Objective
 from outplay.tune.search import Searcher
 from outplay.tune.spaces import Space
@@ -44,7 +44,7 @@ def test_it_fits_on_a_page() -> None:
 
 def test_it_finds_a_minimum(example: Any) -> None:
     searcher = example.NevergradSearch("OnePlusOne", budget=100)
-    space = Space({"x": spaces.uniform(-5, 5), "y": spaces.randn(0.0, 2.0), "n": spaces.lograndint(1, 100)})
+    space = Space({"x": domains.uniform(-5, 5), "y": domains.randn(0.0, 2.0), "n": domains.lograndint(1, 100)})
     searcher.setup(space, Objective.of("loss", "min"), 0)
     losses = []
     for i in range(100):

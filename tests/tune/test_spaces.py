@@ -198,8 +198,10 @@ def test_values_follow_from_seed_and_number() -> None:
 
 def test_points_to_evaluate_come_first() -> None:
     found = all_of(variants({"a": tune.uniform(0, 1), "b": tune.uniform(0, 1)}, 2, points=[{"a": 0.5}]))
-    assert len(found) == 3
+    assert len(found) == 2, "they count as samples"
     assert found[0]["a"] == 0.5
+    found = all_of(variants({"a": tune.uniform(0, 1), "b": tune.grid_search([1, 2])}, 1, points=[{"a": 0.5, "b": 7}]))
+    assert [values["b"] for values in found] == [7, 1, 2], "no point of the grid is left out"
 
 
 @pytest.mark.parametrize("wrong", [0, -2, 1.5, True])

@@ -9,11 +9,11 @@ from typing import Any
 
 from outplay.errors import RunError
 from outplay.tune.analysis import ExperimentAnalysis
+from outplay.tune.domains import Categorical, Domain, Float, Grid, Integer
 from outplay.tune.objective import known, number
 from outplay.tune.reporting.charts import Plot, Scale, cut, dot, esc, line, scale_of, svg, thinned
 from outplay.tune.reporting.ranking import ranked, status_text
 from outplay.tune.reporting.story import Segment, Story
-from outplay.tune.spaces import Categorical, Domain, Float, Grid, Integer
 from outplay.tune.text import metric_text, value_text, values_text, variable_text, variables_of
 from outplay.tune.trial import Metrics, Trial
 

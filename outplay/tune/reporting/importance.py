@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outplay.tune.analysis import ExperimentAnalysis
-from outplay.tune.spaces import Categorical, Domain, Float, Grid, Integer
+from outplay.tune.domains import Categorical, Domain, Float, Grid, Integer
 from outplay.tune.text import value_text, variables_of
 
 _LEAST = 10  # trials

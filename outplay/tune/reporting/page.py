@@ -10,6 +10,7 @@ from typing import Any
 from outplay.files import replace_file
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.display import argument_of
+from outplay.tune.domains import Domain
 from outplay.tune.objective import number
 from outplay.tune.reporting import figures
 from outplay.tune.reporting.charts import esc
@@ -17,7 +18,7 @@ from outplay.tune.reporting.figures import Data
 from outplay.tune.reporting.importance import importances
 from outplay.tune.reporting.ranking import ranked, status_text
 from outplay.tune.reporting.story import story_of
-from outplay.tune.spaces import Domain, Space, parsed
+from outplay.tune.spaces import Space, parsed
 from outplay.tune.text import error_text, metric_text, time_text, value_text, values_text, variable_text, variables_of
 from outplay.tune.trial import Status, Trial
 

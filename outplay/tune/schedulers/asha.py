@@ -18,7 +18,7 @@ class ASHAScheduler(Scheduler):
     """Stops a trial at a rung unless its score is among the best 1/η of those that reached this rung before it.
 
     The rungs are at the times r, rη, rη², … with r = `grace_period` and η = `reduction_factor`. Of the n trials at a
-    rung, the newest included, the best ⌊n/η⌋ pass, at least one. No trial waits for another one.
+    rung, the newest included, the best ⌈n/η⌉ pass. No trial waits for another one.
 
     >>> tune.run(train, config={"lr": tune.loguniform(1e-5, 1e-1)}, metric="score", mode="max", num_samples=100,
     ...          scheduler=ASHAScheduler(max_t=81, grace_period=1, reduction_factor=3))
@@ -94,7 +94,7 @@ class _Rung:
     def passes(self, trial_id: str, score: float, eta: float) -> bool:
         self.scores[trial_id] = score
         best = sorted(self.scores.values(), reverse=True)
-        return score >= best[max(1, math.floor(len(best) / eta)) - 1]
+        return score >= best[math.ceil(len(best) / eta) - 1]
 
 
 def _milestones(first: float, max_t: float, eta: float) -> list[float]:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from outplay.errors import ConfigError, nearest
-from outplay.tune.spaces import Categorical, Computed, Domain, Float, Grid, Integer, Space, Values, _rounded
+from outplay.tune.domains import Categorical, Computed, Domain, Float, Grid, Integer, rounded
+from outplay.tune.spaces import Space, Values
 
 
 @contextmanager
@@ -132,10 +133,10 @@ def perturbed(value: float, factor: float, domain: Domain) -> float:
 def clipped(value: float, domain: Domain) -> float:
     """The nearest value of the Domain."""
     if isinstance(domain, Integer):
-        return int(_rounded(value, domain.q, domain.low, domain.last))
+        return int(rounded(value, domain.q, domain.low, domain.last))
     if isinstance(domain, Float):
         if domain.q is not None:
-            return _rounded(value, domain.q, domain.low, domain.high)
+            return rounded(value, domain.q, domain.low, domain.high)
         return min(max(value, domain.low), domain.high)
     return value
 

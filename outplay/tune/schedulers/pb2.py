@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from outplay.errors import ConfigError
+from outplay.tune.domains import Float, Integer
 from outplay.tune.objective import Objective
 from outplay.tune.schedulers.base import Decisions
 from outplay.tune.schedulers.pbt import Explore, Member, PopulationBasedTraining
-from outplay.tune.spaces import Float, Integer, Space, Values
+from outplay.tune.spaces import Space, Values
 from outplay.tune.trial import Metrics, Trial
 
 Array = npt.NDArray[np.float64]

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from outplay.errors import ConfigError, nearest
+from outplay.tune.domains import Categorical
 from outplay.tune.schedulers.base import CONTINUE, Clone, Decisions, Scheduler
 from outplay.tune.schedulers.mutation import with_variables
-from outplay.tune.spaces import Categorical, Values
+from outplay.tune.spaces import Values
 from outplay.tune.trial import Metrics, Trial
 
 Step = tuple[int, Values]  # from this iteration on, these values

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from outplay.errors import ConfigError
+from outplay.tune.domains import Grid
 from outplay.tune.objective import Objective
-from outplay.tune.spaces import Grid, Space, Values
+from outplay.tune.spaces import Space, Values
 from outplay.tune.trial import Metrics
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from outplay.errors import ConfigError, nearest
+from outplay.tune.domains import Domain
 from outplay.tune.objective import Objective, number
 from outplay.tune.search.base import Searcher
 from outplay.tune.search.variables import Variables
-from outplay.tune.spaces import Domain, Space, Values
+from outplay.tune.spaces import Space, Values
 from outplay.tune.trial import Metrics
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from outplay.errors import ConfigError
-from outplay.tune.spaces import Categorical, Computed, Domain, Float, Grid, Integer, Normal, Space, _children, _join
+from outplay.tune.domains import Categorical, Computed, Domain, Float, Grid, Integer, Normal
+from outplay.tune.spaces import Space, _children, _join
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

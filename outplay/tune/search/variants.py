@@ -19,7 +19,10 @@ class Variants(Searcher):
     allows_grids = True
 
     def __init__(self, num_samples: int = 1, points_to_evaluate: Sequence[Values] | None = None) -> None:
-        """`num_samples`: -1 for no end. `points_to_evaluate`: values to try first; the others are random."""
+        """`num_samples`: -1 for no end. `points_to_evaluate`: values to try first; the others are random.
+
+        They count as samples, as in Ray. With grids they are tried before the grids, of which nothing is left out.
+        """
         if isinstance(num_samples, bool) or not isinstance(num_samples, int) or (num_samples < 1 and num_samples != -1):
             raise ConfigError(f"num_samples must be an integer of at least 1, or -1 for no limit, not {num_samples!r}")
         self.num_samples = num_samples
@@ -29,7 +32,10 @@ class Variants(Searcher):
     @property
     def total(self) -> int | None:
         """The number of trials; None if there is no end."""
-        return None if self.num_samples < 0 else len(self.points) + self.num_samples * self.space.grid_size
+        if self.num_samples < 0:
+            return None
+        number = self.num_samples * self.space.grid_size
+        return len(self.points) + number if self.space.grids else max(len(self.points), number)
 
     def suggest(self, trial_id: str) -> Values | Finished:
         index = self.suggested

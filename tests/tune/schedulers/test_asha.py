@@ -21,8 +21,8 @@ def test_sixteen_trials_side_by_side() -> None:
     # Ascending: each trial is the best so far when it arrives, so all pass.
     ascending = simulate(ASHAScheduler(max_t=16), lambda t, _: t.index, trials=16, slots=16)
     assert ascending.reached(16) == set(range(16))
-    # Descending: trial 0 is the best. Number n passes if it is among the best ⌊n/4⌋ of n: trial i has rank i+1 ≤
-    # ⌊(i+1)/4⌋, which no i > 0 fulfils.
+    # Descending: trial 0 is the best. Number n passes if it is among the best ⌈n/4⌉ of n: trial i has rank i+1 ≤
+    # ⌈(i+1)/4⌉, which no i > 0 fulfils.
     descending = simulate(ASHAScheduler(max_t=16), lambda t, _: -t.index, trials=16, slots=16)
     assert descending.iterations == {0: 16, **dict.fromkeys(range(1, 16), 1)}
 
@@ -30,15 +30,16 @@ def test_sixteen_trials_side_by_side() -> None:
 def test_sixteen_trials_with_known_ranks() -> None:
     ranks = [9, 4, 13, 1, 6, 12, 2, 16, 3, 8, 15, 5, 11, 7, 14, 10]
     study = simulate(ASHAScheduler(max_t=16, grace_period=1), lambda t, _: -ranks[t.index], trials=16, slots=16)
-    # Rung 1, in the order of arrival (n-th arrival: best max(1, ⌊n/4⌋) of the first n pass):
+    # Rung 1, in the order of arrival (n-th arrival: the best ⌈n/4⌉ of the first n pass):
     #   n=1 (9): passes    n=2 (4): best, passes    n=3 (13): no    n=4 (1): best, passes
-    #   n=5 (6): best 1 is rank 1: no    n=6 (12): no    n=7 (2): no (only one passes)    n=8 (16): no
-    #   n=9 (3): best 2 are 1, 2: no    n=10 (8), n=11 (15): no
-    #   n=12 (5): best 3 are 1, 2, 3: no … n=16 (10): best 4 are 1, 2, 3, 4: no
-    assert study.reached(2) == {0, 1, 3}
-    # Rung 4: trials 0 (9), 1 (4), 3 (1) arrive in this order; each is the best so far.
+    #   n=5 (6): the best 2 are 1, 4: no    n=6 (12): no    n=7 (2): the best 2 are 1, 2: passes    n=8 (16): no
+    #   n=9 (3): the best 3 are 1, 2, 3: passes    n=10 (8), n=11 (15), n=12 (5): no
+    #   n=13 (11) … n=16 (10): the best 4 are 1, 2, 3, 4: no
+    assert study.reached(2) == {0, 1, 3, 6, 8}
+    # Rung 4: trials 0 (9), 1 (4), 3 (1) arrive in this order, each the best so far. Then 6 (2): of 4, only 1 passes;
+    # and 8 (3): of 5, the best 2 are 1 and 2.
     assert study.reached(16) == {0, 1, 3}
-    assert study.scheduler.status() == {"bracket 0": {"1": 16, "4": 3}}
+    assert study.scheduler.status() == {"bracket 0": {"1": 16, "4": 5}}
 
 
 def test_the_best_quarter_passes_a_rung_that_others_have_reached() -> None:
@@ -46,11 +47,12 @@ def test_the_best_quarter_passes_a_rung_that_others_have_reached() -> None:
     scheduler.setup(Objective.of(None, None), Space({}), 0)
     trials = [Trial(f"{i:05}", i, {}, {}) for i in range(9)]
     decisions = []
-    for trial, score in zip(trials, (8, 1, 2, 3, 4, 5, 6, 7, 7), strict=True):
+    for trial, score in zip(trials, (8, 1, 2, 3, 7, 4, 5, 7, 6), strict=True):
         scheduler.on_add(trial)
         decisions.append(scheduler.on_result(trial, {"training_iteration": 1, "score": score})[trial.id])
-    # The eighth is the second of eight: ⌊8/4⌋ = 2 pass. The ninth has the same score, and equal scores pass.
-    assert decisions == [CONTINUE, STOP, STOP, STOP, STOP, STOP, STOP, CONTINUE, CONTINUE]
+    # The fifth is the second of five: ⌈5/4⌉ = 2 pass. The eighth has the same score, and equal scores pass. Of nine, 3
+    # pass: 8, 7 and 7, not the ninth.
+    assert decisions == [CONTINUE, STOP, STOP, STOP, CONTINUE, STOP, STOP, CONTINUE, STOP]
 
 
 def test_a_result_that_skips_rungs_counts_at_the_last_one() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outplay import tune
 from outplay.errors import ConfigError
 from outplay.streams import stream
-from outplay.tune import spaces
+from outplay.tune.domains import Categorical, Domain
 from outplay.tune.schedulers.mutation import (
     Drawn,
     check_variables,
@@ -21,7 +22,7 @@ from outplay.tune.schedulers.mutation import (
     perturbed,
     with_variables,
 )
-from outplay.tune.spaces import Categorical, Domain, Space
+from outplay.tune.spaces import Space
 
 RNG = stream(0, "test")
 
@@ -29,20 +30,20 @@ RNG = stream(0, "test")
 @pytest.mark.parametrize(
     ("value", "factor", "domain", "expected"),
     [
-        (1.0, 1.2, spaces.uniform(0, 10), 1.2),
-        (1.0, 0.8, spaces.uniform(0, 10), 0.8),
-        (9.0, 1.2, spaces.uniform(0, 10), 10),  # the upper bound
-        (1e-5, 0.8, spaces.loguniform(1e-5, 1), 1e-5),  # the lower bound
-        (1.0, 1.2, spaces.quniform(0, 10, 0.5), 1.0),
-        (5.0, 1.2, spaces.randn(), 6.0),  # no bounds
-        (10, 1.2, spaces.randint(1, 100), 12),
-        (2, 1.2, spaces.randint(1, 100), 3),  # 2.4 would be 2 again
-        (2, 0.8, spaces.randint(1, 100), 1),
-        (1, 0.8, spaces.randint(1, 100), 1),
-        (99, 1.2, spaces.randint(1, 100), 99),  # randint is without its upper bound
-        (-2, 1.2, spaces.randint(-10, 10), -3),
-        (16, 1.2, spaces.qrandint(8, 64, 8), 24),
-        (60, 1.2, spaces.qrandint(8, 64, 8), 64),
+        (1.0, 1.2, tune.uniform(0, 10), 1.2),
+        (1.0, 0.8, tune.uniform(0, 10), 0.8),
+        (9.0, 1.2, tune.uniform(0, 10), 10),  # the upper bound
+        (1e-5, 0.8, tune.loguniform(1e-5, 1), 1e-5),  # the lower bound
+        (1.0, 1.2, tune.quniform(0, 10, 0.5), 1.0),
+        (5.0, 1.2, tune.randn(), 6.0),  # no bounds
+        (10, 1.2, tune.randint(1, 100), 12),
+        (2, 1.2, tune.randint(1, 100), 3),  # 2.4 would be 2 again
+        (2, 0.8, tune.randint(1, 100), 1),
+        (1, 0.8, tune.randint(1, 100), 1),
+        (99, 1.2, tune.randint(1, 100), 99),  # randint is without its upper bound
+        (-2, 1.2, tune.randint(-10, 10), -3),
+        (16, 1.2, tune.qrandint(8, 64, 8), 24),
+        (60, 1.2, tune.qrandint(8, 64, 8), 64),
     ],
 )
 def test_numbers_are_multiplied_within_bounds(value: float, factor: float, domain: Domain, expected: float) -> None:
@@ -52,7 +53,7 @@ def test_numbers_are_multiplied_within_bounds(value: float, factor: float, domai
 
 
 def test_both_factors_and_resampling_occur_as_often_as_their_probabilities_say() -> None:
-    domain = spaces.uniform(0, 10)
+    domain = tune.uniform(0, 10)
     found = Counter(round(mutated(1.0, domain, stream(0, "x", i), 0.25, (1.2, 0.8)), 6) for i in range(2000))
     assert found[1.2] == pytest.approx(750, abs=90)  # (1 - 0.25) / 2 of 2000; 4.5 standard deviations
     assert found[0.8] == pytest.approx(750, abs=90)
@@ -81,37 +82,37 @@ def test_mutations_are_found_by_path() -> None:
     def double() -> float:
         return 2.0
 
-    given = {"lr": spaces.uniform(0, 1), "model": {"layers": [1, 2], "size": double}, "a/b": (3, 4)}
+    given = {"lr": tune.uniform(0, 1), "model": {"layers": [1, 2], "size": double}, "a/b": (3, 4)}
     assert domains("PBT", given) == {
-        "lr": spaces.uniform(0, 1),
+        "lr": tune.uniform(0, 1),
         "model/layers": Categorical((1, 2)),
         "model/size": Drawn(double),
         "a/b": Categorical((3, 4)),
     }
-    for wrong in (3, [], "abc", spaces.sample_from(lambda config: 1)):
+    for wrong in (3, [], "abc", tune.sample_from(lambda config: 1)):
         with pytest.raises(ConfigError, match="PBT: 'lr' must be a list, a Domain such as"):
             domains("PBT", {"lr": wrong})
 
 
 def test_settings_become_variables() -> None:
     changed: dict[str, Domain] = {
-        name: spaces.uniform(0, 1) for name in ("given", "absent", "searched", "grid", "model/lr", "new/lr", "kind/lr")
+        name: tune.uniform(0, 1) for name in ("given", "absent", "searched", "grid", "model/lr", "new/lr", "kind/lr")
     }
-    kind = spaces.choice([{"lr": spaces.uniform(0, 1)}, {}])
+    kind = tune.choice([{"lr": tune.uniform(0, 1)}, {}])
     config: dict[str, Any] = {
         "given": 0.5,
-        "searched": spaces.uniform(0, 9),
+        "searched": tune.uniform(0, 9),
         "grid": {"grid_search": [1]},
         "model": {"lr": 0.1, "x": 1},
         "kind": kind,
     }
     assert with_variables(config, changed) == {
         "given": Categorical((0.5,)),
-        "absent": spaces.uniform(0, 1),
-        "searched": spaces.uniform(0, 9),
+        "absent": tune.uniform(0, 1),
+        "searched": tune.uniform(0, 9),
         "grid": {"grid_search": [1]},
         "model": {"lr": Categorical((0.1,)), "x": 1},
-        "new": {"lr": spaces.uniform(0, 1)},
+        "new": {"lr": tune.uniform(0, 1)},
         "kind": kind,
     }
     assert config["model"] == {"lr": 0.1, "x": 1}
@@ -123,10 +124,10 @@ def test_settings_become_variables() -> None:
 def test_custom_functions_change_variables_only() -> None:
     space = Space(
         {
-            "lr": spaces.uniform(0, 1),
-            "twice": spaces.sample_from(lambda config: 2 * config["lr"]),
-            "layers": [spaces.randint(1, 9), 5],
-            "kind": spaces.choice([{"name": "a", "x": spaces.uniform(0, 1)}]),
+            "lr": tune.uniform(0, 1),
+            "twice": tune.sample_from(lambda config: 2 * config["lr"]),
+            "layers": [tune.randint(1, 9), 5],
+            "kind": tune.choice([{"name": "a", "x": tune.uniform(0, 1)}]),
             "env": {"id": "Pong"},
         }
     )

@@ -11,7 +11,7 @@ import pytest
 
 from outplay.errors import ConfigError
 from outplay.streams import stream
-from outplay.tune import spaces
+from outplay.tune import domains
 from outplay.tune.objective import Objective
 from outplay.tune.schedulers import PB2, Clone, PopulationBasedTraining
 from outplay.tune.schedulers.pb2 import _FADING, _LENGTHS, _fitted, propose
@@ -19,7 +19,7 @@ from outplay.tune.spaces import Space
 from outplay.tune.trial import Trial
 from tests.tune.schedulers.simulate import Simulation, repeated, simulate
 
-SPACE = {"x": spaces.uniform(0, 1), "y": spaces.uniform(0, 1)}
+SPACE = {"x": domains.uniform(0, 1), "y": domains.uniform(0, 1)}
 BOUNDS = {"x": [0, 1], "y": [0, 1]}
 
 
@@ -108,7 +108,12 @@ def test_pending_points_are_avoided() -> None:
 
 
 def test_logarithms_integers_and_bounds() -> None:
-    config = {"lr": spaces.loguniform(1e-6, 1), "n": spaces.randint(1, 100), "given": 8, "other": spaces.uniform(0, 1)}
+    config = {
+        "lr": domains.loguniform(1e-6, 1),
+        "n": domains.randint(1, 100),
+        "given": 8,
+        "other": domains.uniform(0, 1),
+    }
     scheduler = PB2(
         "training_iteration",
         perturbation_interval=1,
@@ -143,7 +148,7 @@ def test_wrong_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         PB2(hyperparam_bounds={"lr": 3})
     scheduler = PB2(hyperparam_bounds={"lr": [0, 1]})
     with pytest.raises(ConfigError, match="the lower bound of 'lr' must be above 0, since its logarithm is searched"):
-        scheduler.setup(Objective.of("score", "max"), Space({"lr": spaces.loguniform(0.1, 1)}), 0)
+        scheduler.setup(Objective.of("score", "max"), Space({"lr": domains.loguniform(0.1, 1)}), 0)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ConfigError, match=r"PB2 needs scikit-learn, .*: pip install 'outplay\[tune\]'"):
         pb2()

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outplay.errors import ConfigError
-from outplay.tune import spaces
+from outplay.tune import domains
 from outplay.tune.objective import Objective
 from outplay.tune.schedulers import CONTINUE, PAUSE, STOP, YIELD, Clone, Decisions, PopulationBasedTraining
 from outplay.tune.spaces import Space
 from outplay.tune.trial import Trial
 from tests.tune.schedulers.simulate import Simulation, repeated, simulate
 
-LR = {"lr": spaces.uniform(0, 10)}
+LR = {"lr": domains.uniform(0, 10)}
 
 
 def pbt(**given: Any) -> PopulationBasedTraining:

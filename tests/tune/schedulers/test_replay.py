@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outplay.errors import ConfigError
-from outplay.tune import spaces
+from outplay.tune import domains
 from outplay.tune.objective import Objective
 from outplay.tune.schedulers import CONTINUE, Clone, Decisions, PopulationBasedTraining, PopulationBasedTrainingReplay
 from outplay.tune.schedulers.replay import lineage
@@ -122,7 +122,7 @@ def test_wrong_steps() -> None:
 @pytest.mark.parametrize("synch", [True, False])
 def test_a_replayed_population_reaches_the_same_scores(synch: bool) -> None:
     """For every trial of a population: one trial with its values at its iterations computes exactly the same state."""
-    config = {"lr": spaces.uniform(0, 10)}
+    config = {"lr": domains.uniform(0, 10)}
     population = simulate(
         PopulationBasedTraining(
             "training_iteration", perturbation_interval=2, hyperparam_mutations=config, synch=synch

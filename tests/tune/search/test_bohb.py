@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from outplay.errors import ConfigError
-from outplay.tune import spaces
+from outplay.tune import domains
 from outplay.tune.objective import Objective
 from outplay.tune.search import TuneBOHB
 from outplay.tune.spaces import Space
 
-SPACE = Space({"x": spaces.uniform(0, 1), "n": spaces.randint(0, 4)})
+SPACE = Space({"x": domains.uniform(0, 1), "n": domains.randint(0, 4)})
 LOSS = Objective.of("loss", "min")
 
 

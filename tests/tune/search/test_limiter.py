@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outplay.errors import ConfigError
-from outplay.tune import spaces
+from outplay.tune import domains
 from outplay.tune.objective import Objective
 from outplay.tune.search import FINISHED, ConcurrencyLimiter, Searcher, Variants
 from outplay.tune.spaces import Space
@@ -26,7 +26,7 @@ class Recording(Variants):
 def started(batch: bool = False) -> tuple[ConcurrencyLimiter, Recording]:
     inner = Recording()
     limiter = ConcurrencyLimiter(inner, 2, batch=batch)
-    limiter.setup(Space({"x": spaces.uniform(0, 1)}), Objective.of("a", "max"), 0)
+    limiter.setup(Space({"x": domains.uniform(0, 1)}), Objective.of("a", "max"), 0)
     return limiter, inner
 
 
@@ -77,7 +77,7 @@ def test_a_searcher_with_a_state_keeps_it() -> None:
 
     first, second = ConcurrencyLimiter(Counting(), 2), ConcurrencyLimiter(Counting(), 2)
     for limiter in (first, second):
-        limiter.setup(Space({"x": spaces.uniform(0, 1)}), Objective.of("a", "max"), 0)
+        limiter.setup(Space({"x": domains.uniform(0, 1)}), Objective.of("a", "max"), 0)
     first.suggest("0")
     first.suggest("1")
     state = first.save()

@@ -16,13 +16,13 @@ from optuna.trial import TrialState
 
 from outplay.errors import ConfigError
 from outplay.testing.searcher import CONDITIONAL
-from outplay.tune import spaces
+from outplay.tune import domains
 from outplay.tune.objective import Objective
 from outplay.tune.search import OptunaSearch, TuneBOHB
 from outplay.tune.spaces import Space, Values
 from outplay.tune.trial import Trial
 
-SPACE = Space({"x": spaces.uniform(-5, 5), "model": {"n": spaces.randint(0, 10)}})
+SPACE = Space({"x": domains.uniform(-5, 5), "model": {"n": domains.randint(0, 10)}})
 LOSS = Objective.of("loss", "min")
 POINT = {"x": 1.0, "model/n": 3}
 
@@ -91,7 +91,7 @@ def test_running_trials_keep_tpe_from_suggesting_the_same_point() -> None:
     """Constant liar: of suggestions that are all asked for at once, none is near another one."""
 
     def spread(at_once: bool) -> float:
-        space = Space({"x": spaces.uniform(-5, 5)})
+        space = Space({"x": domains.uniform(-5, 5)})
         searcher = started(space=space)
         run(searcher, 30, lambda values: {"loss": values["x"] ** 2})
         new = []
@@ -163,7 +163,8 @@ def test_optuna_writes_nothing_and_the_package_imports_it_when_it_is_used() -> N
     program = (
         "import sys, outplay.tune.search as s\n"
         "assert not {'optuna', 'torch', 'gymnasium', 'pandas', 'scipy', 'sqlalchemy'} & set(sys.modules)\n"
-        "from outplay.tune.spaces import Space, uniform\nfrom outplay.tune.objective import Objective\n"
+        "from outplay.tune.domains import uniform\nfrom outplay.tune.spaces import Space\n"
+        "from outplay.tune.objective import Objective\n"
         "o = s.OptunaSearch(sampler='cmaes')\nspace = Space({'x': uniform(0, 1), 'y': uniform(0, 1)})\n"
         "o.setup(space, Objective.of('a', 'max'), 0)\n"
         "for i in range(9):\n    o.suggest(str(i))\n    o.on_complete(str(i), {'a': i})\n"
@@ -251,7 +252,7 @@ def test_constraints_are_known_to_the_sampler(sampler: str) -> None:
 
 def test_tpe_prefers_feasible_values() -> None:
     """Large x are best, but must be at most 0: the search stays near 0 instead of near 5."""
-    space, score = Space({"x": spaces.uniform(-5, 5)}), Objective.of("score", "max")
+    space, score = Space({"x": domains.uniform(-5, 5)}), Objective.of("score", "max")
 
     def near_zero(constraints: Any) -> int:
         found = run(started(OptunaSearch(constraints=constraints), space, score), 60, lambda v: {"score": v["x"]})

@@ -16,13 +16,13 @@ import optuna
 import pytest
 
 from outplay.errors import ConfigError
-from outplay.tune import spaces
+from outplay.tune import domains
 from outplay.tune.objective import Objective
 from outplay.tune.search import OptunaSearch
 from outplay.tune.search.storage import open_storage
 from outplay.tune.spaces import Space
 
-SPACE = Space({"x": spaces.uniform(-5, 5), "n": spaces.choice(["a", "b"])})
+SPACE = Space({"x": domains.uniform(-5, 5), "n": domains.choice(["a", "b"])})
 LOSS = Objective.of("loss", "min")
 
 
@@ -145,12 +145,12 @@ def test_any_storage_of_optuna_can_be_shared(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys
-from outplay.tune import spaces
+from outplay.tune import domains
 from outplay.tune.objective import Objective
 from outplay.tune.search import OptunaSearch
 from outplay.tune.spaces import Space
 searcher = OptunaSearch(storage=sys.argv[1], study_name="many", sampler="random")
-searcher.setup(Space({"x": spaces.uniform(-5, 5)}), Objective.of("loss", "min"), 0)
+searcher.setup(Space({"x": domains.uniform(-5, 5)}), Objective.of("loss", "min"), 0)
 for i in range(8):
     searcher.on_complete(str(i), {"loss": searcher.suggest(str(i))["x"] ** 2})
 """
@@ -158,7 +158,7 @@ for i in range(8):
 
 @pytest.mark.slow
 def test_drivers_that_write_at_the_same_time_lose_nothing(url: str) -> None:
-    driver(url, "many", Space({"x": spaces.uniform(-5, 5)}))  # creates the tables
+    driver(url, "many", Space({"x": domains.uniform(-5, 5)}))  # creates the tables
     programs = [
         subprocess.Popen([sys.executable, "-c", PROGRAM, url], stderr=subprocess.PIPE, text=True) for _ in range(3)
     ]
@@ -201,6 +201,6 @@ def test_a_study_of_other_modes_or_variables_is_refused(sqlite: str) -> None:
     driver(sqlite).suggest("00000")
     with pytest.raises(ConfigError, match="the study 'shared' in this storage has mode min, not max"):
         OptunaSearch(storage=sqlite, study_name="shared").setup(SPACE, Objective.of("score", "max"), 0)
-    other = driver(sqlite, space=Space({"x": spaces.randint(0, 3)}))
+    other = driver(sqlite, space=Space({"x": domains.randint(0, 3)}))
     with pytest.raises(ConfigError, match="the study 'shared' has other variables in this storage"):
         other.suggest("00000")

@@ -11,24 +11,25 @@ import pytest
 
 from outplay.errors import ConfigError
 from outplay.testing.searcher import is_in
-from outplay.tune import spaces
+from outplay.tune import domains
+from outplay.tune.domains import Domain, Integer
 from outplay.tune.search.variables import Variable, Variables
-from outplay.tune.spaces import Domain, Integer, Space
+from outplay.tune.spaces import Space
 
 DOMAINS: dict[str, Domain] = {
-    "uniform": spaces.uniform(-1.5, 2.0),
-    "loguniform": spaces.loguniform(1e-5, 1.0),
-    "quniform": spaces.quniform(0.05, 0.7, 0.1),
-    "qloguniform": spaces.qloguniform(0.3, 100.0, 0.1),
-    "randint": spaces.randint(-3, 4),
-    "one integer": spaces.randint(5, 6),
-    "qrandint": spaces.qrandint(3, 64, 4),
-    "lograndint": spaces.lograndint(1, 1000),
+    "uniform": domains.uniform(-1.5, 2.0),
+    "loguniform": domains.loguniform(1e-5, 1.0),
+    "quniform": domains.quniform(0.05, 0.7, 0.1),
+    "qloguniform": domains.qloguniform(0.3, 100.0, 0.1),
+    "randint": domains.randint(-3, 4),
+    "one integer": domains.randint(5, 6),
+    "qrandint": domains.qrandint(3, 64, 4),
+    "lograndint": domains.lograndint(1, 1000),
     "qlograndint": Integer(4, 1000, log=True, q=4),
-    "randn": spaces.randn(10.0, 2.0),
-    "qrandn": spaces.qrandn(0.0, 3.0, 0.5),
-    "qrandn of small q": spaces.qrandn(0.0, 1.0, 0.001),
-    "choice": spaces.choice([1, 1.0, True, None, "1", (1, 2), [1], {"a": 1}, np.float32, float("nan")]),
+    "randn": domains.randn(10.0, 2.0),
+    "qrandn": domains.qrandn(0.0, 3.0, 0.5),
+    "qrandn of small q": domains.qrandn(0.0, 1.0, 0.001),
+    "choice": domains.choice([1, 1.0, True, None, "1", (1, 2), [1], {"a": 1}, np.float32, float("nan")]),
 }
 
 
@@ -65,23 +66,23 @@ def test_values_of_random_search_have_numbers(domain: Domain) -> None:
 
 
 def test_the_bounds_are_those_of_the_domain() -> None:
-    assert {variable(spaces.randint(0, 3)).decode(i) for i in range(3)} == {0, 1, 2}
-    assert variable(spaces.randint(0, 3)).distribution.high == 2  # type: ignore[attr-defined]
-    multiples = variable(spaces.quniform(0.05, 0.7, 0.1))
+    assert {variable(domains.randint(0, 3)).decode(i) for i in range(3)} == {0, 1, 2}
+    assert variable(domains.randint(0, 3)).distribution.high == 2  # type: ignore[attr-defined]
+    multiples = variable(domains.quniform(0.05, 0.7, 0.1))
     assert [multiples.decode(k) for k in numbers(multiples)] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
-    integers = variable(spaces.qrandint(3, 16, 4))
+    integers = variable(domains.qrandint(3, 16, 4))
     assert [integers.decode(k) for k in numbers(integers)] == [4, 8, 12, 16]
 
 
 @pytest.mark.parametrize(
     ("domain", "outside"),
     [
-        (spaces.uniform(0, 1), [1.5, -0.1, "a", None, float("nan")]),
-        (spaces.randint(0, 3), [3, 1.5, "1", None]),
-        (spaces.quniform(0, 1, 0.25), [0.3, 1.25]),
-        (spaces.qloguniform(0.1, 1, 0.1), [1.2]),
-        (spaces.choice([1, "a"]), [True, 1.0, "b", None]),
-        (spaces.randn(), ["a", None]),
+        (domains.uniform(0, 1), [1.5, -0.1, "a", None, float("nan")]),
+        (domains.randint(0, 3), [3, 1.5, "1", None]),
+        (domains.quniform(0, 1, 0.25), [0.3, 1.25]),
+        (domains.qloguniform(0.1, 1, 0.1), [1.2]),
+        (domains.choice([1, "a"]), [True, 1.0, "b", None]),
+        (domains.randn(), ["a", None]),
     ],
 )
 def test_values_outside_have_no_number(domain: Domain, outside: list[Any]) -> None:
@@ -91,25 +92,25 @@ def test_values_outside_have_no_number(domain: Domain, outside: list[Any]) -> No
 
 
 def test_values_that_were_written_as_json_are_found() -> None:
-    choices = [1, True, "1", 1.0, None, (1, 2), {"name": "sgd", "momentum": spaces.uniform(0, 1), "betas": (1, 2)}]
-    x = variable(spaces.choice(choices))
+    choices = [1, True, "1", 1.0, None, (1, 2), {"name": "sgd", "momentum": domains.uniform(0, 1), "betas": (1, 2)}]
+    x = variable(domains.choice(choices))
     for i, value in enumerate(choices):
         assert x.encode(json.loads(json.dumps(value, default=repr))) == i
 
 
 def test_uniform_numbers_become_normally_distributed_values() -> None:
-    x = variable(spaces.randn(10.0, 2.0))
+    x = variable(domains.randn(10.0, 2.0))
     values = [x.decode(int(n)) for n in np.random.default_rng(0).integers(1, 2**20, 5000)]
     assert statistics.mean(values) == pytest.approx(10.0, abs=0.1)
     assert statistics.stdev(values) == pytest.approx(2.0, abs=0.1)
 
 
 def test_variables_at_the_same_place_with_different_domains_are_different_variables() -> None:
-    shared = {"lr": spaces.uniform(0, 1)}
+    shared = {"lr": domains.uniform(0, 1)}
     space = Space(
         {
-            "a": spaces.choice(
-                [{"n": 1, "x": spaces.uniform(0, 1), **shared}, {"n": 2, "x": spaces.choice([5, 6]), **shared}]
+            "a": domains.choice(
+                [{"n": 1, "x": domains.uniform(0, 1), **shared}, {"n": 2, "x": domains.choice([5, 6]), **shared}]
             )
         }
     )
@@ -118,14 +119,14 @@ def test_variables_at_the_same_place_with_different_domains_are_different_variab
     assert variables.encoded({"a/x": 6}) == {"a/x#2": 1}
     assert variables.encoded({"a/x": 0.5}) == {"a/x": 0.5}
     assert variables.is_conditional
-    assert not Variables(Space({"x": spaces.uniform(0, 1)}), "test").is_conditional
+    assert not Variables(Space({"x": domains.uniform(0, 1)}), "test").is_conditional
 
 
 def test_a_grid_within_a_choice_is_refused() -> None:
     with pytest.raises(ConfigError, match="a/x: grid_search cannot be combined with Mine"):
-        Variables(Space({"a": spaces.choice([{"x": spaces.grid_search([1, 2])}, None])}), "Mine")
+        Variables(Space({"a": domains.choice([{"x": domains.grid_search([1, 2])}, None])}), "Mine")
 
 
 def test_a_range_without_multiples_is_refused() -> None:
     with pytest.raises(ConfigError, match="x: there is no multiple of 5"):
-        variable(spaces.quniform(1, 2, 5))
+        variable(domains.quniform(1, 2, 5))
