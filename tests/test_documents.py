@@ -45,6 +45,7 @@ NOT_RUN = {
 LONG = (
     *("dqn.md", "pong.md", "checkpoints.md", "testing.md", "callbacks.md", "environments.md", "reproducibility.md"),
     *("from-stable-baselines3.md", "from-rllib.md", "concepts.md", "curriculum.md", "evaluation.md", "loggers.md"),
+    "tune.md",
 )
 SHORTER = {
     "outplay train cartpole-dqn": " --stop training_iteration=3",

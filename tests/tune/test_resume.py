@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -31,7 +33,7 @@ def train(config):
     checkpoint = tune.get_checkpoint()
     done = 0 if checkpoint is None else json.loads(Path(checkpoint.path, "s.json").read_text())
     with open(os.environ["STARTS"], "a") as file:
-        file.write(f"{tune.get_context().get_trial_id()} {done}\\n")
+        file.write(f"{tune.get_context().get_trial_id()} {done} {os.getpid()}\\n")
     for i in range(done, 6):
         time.sleep(0.005)
         kept = None
@@ -258,3 +260,37 @@ def test_ctrl_c_ends_the_study_and_it_can_be_resumed(tmp_path: Path) -> None:
     assert process.returncode not in (0, None)
     finished(program(tmp_path, folder, 2))
     assert len(ExperimentAnalysis(folder / "study").trials) == 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("seed", range(3))
+def test_random_kills_of_the_driver_and_of_trials(tmp_path: Path, seed: int) -> None:
+    """At random moments, the driver or a process of a trial is killed. All decisions are as if nothing had happened."""
+    rng = random.Random(seed)
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    finished(program(tmp_path, undisturbed, 1, "asha"))
+    journal, kills = killed / "study" / "journal.jsonl", []
+    process = program(tmp_path, killed, 1, "asha")
+    while len(kills) < 8 and process.poll() is None:
+        wait_for_growth(process, journal)
+        time.sleep(rng.uniform(0, 0.15))
+        if kills.count("trial") < 3 and rng.random() < 0.5:
+            with contextlib.suppress(ProcessLookupError):  # the trial has ended meanwhile
+                os.kill(int((killed / "starts.txt").read_text().split()[-1]), signal.SIGKILL)
+                kills.append("trial")
+        else:
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate(timeout=60)
+            kills.append("driver")
+            process = program(tmp_path, killed, 1, "asha")
+    finished(process)
+    assert "driver" in kills
+    assert decisions(killed) == decisions(undisturbed)
+    assert outcome(killed) == outcome(undisturbed)
+
+
+def wait_for_growth(process: subprocess.Popen[bytes], journal: Path) -> None:
+    before = journal.stat().st_size if journal.exists() else 0
+    while process.poll() is None and not (journal.exists() and journal.stat().st_size > before + 100):
+        time.sleep(0.002)
