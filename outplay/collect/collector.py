@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from outplay.collect.pool import WorkerPool
 from outplay.collect.worker import RolloutSpec, RolloutWorker
 from outplay.envs import GroupState
@@ -44,6 +46,7 @@ class Collector(ABC):
         assert [state.lanes for state in self.states] == spec.group_sizes
         self.task: Any = self.states[0].task  # of the curriculum
         self._snapshot = snapshot
+        self._shown: Weights | None = None  # the last Weights of `foreach_worker`
         self._scaling = spec.policy.action_scaling()
         self.pool = WorkerPool(self.num_workers, self._worker_arguments, spec.max_worker_restarts)
 
@@ -84,15 +87,26 @@ class Collector(ABC):
         self.states = [replace(state, task=task) for state in self.states]
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
-        """`function(worker)` on every worker, in its process, with the present weights. Returns one result per worker.
+        """`function(worker)` on every worker, in its process. Returns one result per worker.
 
-        Without worker processes, there is one worker, in the main process. A worker has a copy of the weights: the next
-        Weights replace what `function` changes of them. To change the weights that are trained, use
-        `trainer.get_policy().set_weights(…)`.
+        Without worker processes, there is one worker, in the main process. A worker has a copy of the learner's
+        weights. What `function` sets in it lasts until the next iteration, or until the learner's weights change
+        otherwise. To change the weights that are trained, use `trainer.get_policy().set_weights(…)`.
 
         >>> trainer.workers.foreach_worker(lambda worker: worker.get_policy().get_weights())
         """
-        return self.pool.call_all("apply", self._snapshot(everything=True), function)
+        return self.pool.call_all("apply", self._present(), function)
+
+    def _present(self) -> Weights:
+        """The learner's weights, critics included. They have a new version only if they have changed.
+
+        Workers do not load a version that they have. So this keeps what was set in them since, and `collect`, whose
+        Weights always have another version, does not.
+        """
+        weights, shown = self._snapshot(everything=True), self._shown
+        if shown is None or weights.exploration != shown.exploration or not np.array_equal(weights.flat, shown.flat):
+            self._shown = shown = weights
+        return shown
 
     def foreach_env(self, function: Callable[[Any], Any]) -> list[list[Any]]:
         """`function(env)` on every environment, in its worker. Returns a list per worker: one result per environment.
@@ -106,14 +120,14 @@ class Collector(ABC):
         return self.foreach_worker(lambda worker: worker.foreach_env(function))
 
     def local_worker(self) -> RolloutWorker:
-        """The worker of the main process, with the present weights.
+        """The worker of the main process, which has a copy of the learner's weights, as in `foreach_worker`.
 
-        With worker processes, it has a policy, but no environments.
+        With worker processes, each call makes another one: it has a policy, but no environments.
 
         >>> trainer.workers.local_worker().get_policy().get_weights()
         """
         worker = self.pool.local or RolloutWorker(1, self.spec, {})
-        worker.load(self._snapshot(everything=True))
+        worker.load(self._present())
         return worker
 
     def stop(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outplay import PPO, EnvError
+from outplay import DQN, PPO, EnvError
 from outplay.envs.examples import Maze
 
 SMALL = {
@@ -66,3 +66,29 @@ def test_workers_have_the_present_weights_and_the_next_ones_replace_what_is_set(
         for _ in range(2):
             trainer.train()
         assert trainer.policy.flat.equal(undisturbed.policy.flat)
+
+
+@pytest.mark.parametrize("algorithm", [PPO, DQN])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_weights_that_are_set_last_until_the_next_iteration(
+    process_engine: None, num_workers: int, algorithm: type[PPO] | type[DQN]
+) -> None:
+    settings = {**SMALL, "num_workers": num_workers} if algorithm is PPO else {"num_workers": num_workers}
+    with algorithm(Maze, {"num_envs": 4, "curriculum": {"levels": [7]}, **settings}) as trainer:
+
+        def are(weights: dict[str, np.ndarray]) -> bool:
+            found = trainer.workers.foreach_worker(lambda worker: worker.get_policy().get_weights())
+            return len(found) == max(1, num_workers) and all(equal(one, weights) for one in found)
+
+        trainer.train()
+        zeros = {name: np.zeros_like(array) for name, array in trainer.get_policy().get_weights().items()}
+        trainer.workers.foreach_worker(lambda worker: worker.get_policy().set_weights(zeros))
+        trainer.workers.foreach_env(lambda env: type(env))
+        assert are(zeros)
+        trainer.train()
+        assert are(trainer.get_policy().get_weights())
+
+        trainer.workers.foreach_worker(lambda worker: worker.get_policy().set_weights(zeros))
+        ones = {name: np.ones_like(array) for name, array in zeros.items()}
+        trainer.get_policy().set_weights(ones)  # the learner's weights replace those of the workers
+        assert are(ones)
