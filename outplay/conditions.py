@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from outplay.errors import ConfigError, nearest
@@ -41,6 +41,28 @@ def metric_name(name: str) -> str:
         hint = nearest(name, known, "`outplay settings`") if meant is None else f". Did you mean {meant!r}?"
         raise ConfigError(f"there is no metric {name!r}{hint}")
     return name
+
+
+def check_reachable(names: Iterable[str], evaluates: bool, info_metrics: Sequence[str]) -> None:
+    """Raise ConfigError if a condition is on a metric that a run with these settings does not have."""
+    known = [f"{of}info/{key}_mean" for of in ("", "evaluation/") for key in info_metrics]
+    for name in names:
+        if name.startswith("evaluation/") and not evaluates:
+            raise ConfigError("a condition on evaluation/… needs evaluation_interval; otherwise it is never reached")
+        if name.startswith(("info/", "evaluation/info/")) and name not in known:
+            hint = nearest(name, known) if known else "; list its key in info_metrics"
+            raise ConfigError(f"there is no metric {name!r}{hint}")
+
+
+def check_level(conditions: Mapping[str, float], num_levels: int) -> None:
+    """Raise ConfigError if there is a condition on a curriculum level that does not exist. 0: no curriculum."""
+    if (level := conditions.get("curriculum_level")) is None:
+        return
+    if not num_levels:
+        raise ConfigError("a condition on curriculum_level needs a curriculum; otherwise it is never reached")
+    if level > num_levels - 1:
+        levels = "level, 0" if num_levels == 1 else f"levels, 0 to {num_levels - 1}"
+        raise ConfigError(f"curriculum_level {level:g} is never reached: the curriculum has {num_levels} {levels}")
 
 
 def flattened(result: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
-from outplay.errors import nearest, shortened
+from outplay.conditions import check_reachable
+from outplay.errors import ConfigError, nearest, shortened
 from outplay.groups import (
     CurriculumConfig,
     EvaluationConfig,
@@ -224,6 +225,15 @@ class AlgorithmConfig(Settings):
     def _one_name_each(cls, data: Any) -> Any:
         return one_name_each(cls, data) if isinstance(data, dict) else data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known_exploration(cls, data: Any) -> Any:
+        given = data.get("exploration_config") if isinstance(data, dict) else None
+        kind = cls.model_fields["exploration_config"].annotation
+        if isinstance(given, dict) and isinstance(kind, type) and issubclass(kind, ExplorationConfig):
+            kind.check_type(given.get("type"), cls.__name__.removesuffix("Config"))
+        return data
+
     @model_validator(mode="after")
     def _check_curriculum(self) -> Self:
         if self.curriculum is None:
@@ -231,10 +241,10 @@ class AlgorithmConfig(Settings):
         if self.env_task_fn is not None:
             raise ValueError("curriculum and env_task_fn both set the task; give one of them")
         conditions = (*self.curriculum.promote_when, *self.curriculum.demote_when)
-        if not self.evaluation_interval and any(name.startswith("evaluation/") for name in conditions):
-            raise ValueError(
-                "curriculum: a condition on evaluation/… needs evaluation_interval; otherwise it is never reached"
-            )
+        try:
+            check_reachable(conditions, bool(self.evaluation_interval), self.info_metrics)
+        except ConfigError as error:
+            raise ValueError(f"curriculum: {error}") from None
         return self
 
     @property

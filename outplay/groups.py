@@ -142,10 +142,7 @@ class OptimizerConfig(Settings):
     momentum: Fraction = Field(0.0, description="SGD: momentum.")
 
 
-_FOR_ACTORS = (
-    "needs an algorithm with deterministic continuous actions, which Outplay does not have; for continuous actions, "
-    "use PPO with StochasticSampling"
-)
+_FOR_ACTORS = "needs an algorithm with deterministic continuous actions, which Outplay does not have"
 # The types of exploration that other algorithms and libraries have, and what they are for.
 _EXPLORATION = {
     "StochasticSampling": "samples from the policy's action distribution: for PPO, A2C and PG",
@@ -166,16 +163,13 @@ class ExplorationConfig(Settings):
         description="Sample from the policy's action distribution: the only type for on-policy algorithms.",
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _known_types(cls, data: Any) -> Any:
-        given = data.get("type") if isinstance(data, dict) else None
-        allowed = get_args(cls.model_fields["type"].annotation)
-        if isinstance(given, str) and given in _EXPLORATION and given not in allowed:
-            raise ValueError(
-                f"exploration_config.type: {given} {_EXPLORATION[given]}; here it is {' or '.join(allowed)}"
-            )
-        return data
+    def check_type(cls, given: Any, algorithm: str) -> None:
+        """Raise ValueError if other algorithms or libraries have this type, and this algorithm does not."""
+        *others, last = get_args(cls.model_fields["type"].annotation)
+        if isinstance(given, str) and given in _EXPLORATION and given not in (*others, last):
+            allowed = f"{', '.join(others)} and {last}" if others else last
+            raise ValueError(f"exploration_config.type: {given} {_EXPLORATION[given]}; {algorithm} supports {allowed}")
 
 
 def _metric_names(conditions: Any) -> Any:
@@ -223,6 +217,8 @@ class CurriculumConfig(Settings):
                 "curriculum.promote_when is missing: the first level would never end; for example "
                 "promote_when: {episode_return_mean: 0.8}"
             )
+        if self.promote_when.get("curriculum_level", 0) > 0:
+            raise ValueError("curriculum.promote_when: a condition on curriculum_level is never reached on level 0")
         for name in self.promote_when.keys() & self.demote_when.keys():
             if self.demote_when[name] >= self.promote_when[name]:
                 raise ValueError(

@@ -36,8 +36,18 @@ from outplay.settings import (
 )
 from outplay.streams import stream
 
-# Settings of exploration that only one type has.
-_ONLY_FOR = {"temperature": "SoftQ", "temperature_schedule": "SoftQ", "initial_stddev": "ParameterNoise"}
+_WITH_EPSILON = ("EpsilonGreedy", "ParameterNoise")
+# Settings of exploration that only some types have.
+_ONLY_FOR = {
+    "temperature": ("SoftQ",),
+    "temperature_schedule": ("SoftQ",),
+    "initial_stddev": ("ParameterNoise",),
+    "initial_epsilon": _WITH_EPSILON,
+    "final_epsilon": _WITH_EPSILON,
+    "epsilon_timesteps": _WITH_EPSILON,
+    "epsilon_schedule": _WITH_EPSILON,
+    "epsilon_spread": _WITH_EPSILON,
+}
 _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018
 
 
@@ -81,11 +91,12 @@ class QExplorationConfig(ExplorationConfig):
 
     @model_validator(mode="after")
     def _check_type(self) -> Self:
-        for name, kind in _ONLY_FOR.items():
-            if self.type != kind and getattr(self, name) != type(self).model_fields[name].default:
+        for name, kinds in _ONLY_FOR.items():
+            if self.type not in kinds and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(
-                    f"exploration_config.{name} is for type {kind}, and the type is {self.type}; leave {name} out, or "
-                    f"set the type to {kind}"
+                    f"exploration_config.{name} is for type {' or '.join(kinds)}, and the type is {self.type}; leave "
+                    f"{name} out (exploration_config={{type: {self.type}}} replaces the whole group), or set the type "
+                    f"to {kinds[0]}"
                 )
         return self
 
@@ -127,7 +138,7 @@ class DQNConfig(ReplayConfig):
         if is_true(data.get("async", data.get("async_", False))):
             data = {"prioritized_replay": True, **data}
             given = data.get("exploration_config") or {}
-            if isinstance(given, dict):
+            if isinstance(given, dict) and given.get("type", "EpsilonGreedy") in _WITH_EPSILON:
                 data["exploration_config"] = {**_APEX, **given}
         return data
 

@@ -10,10 +10,11 @@ from typing import Any
 from outplay.algorithms import Algorithm, imported
 from outplay.algorithms import find_algorithm as find_algorithm  # tune imports it from here
 from outplay.algorithms.saving import check_evaluation_trust
+from outplay.conditions import check_level, check_reachable
 from outplay.envs import check_trust, import_folders, import_path, is_import_path
 from outplay.envs.lookup import apply_registrations as apply_registrations  # tune imports them from here
 from outplay.envs.lookup import registrations as registrations
-from outplay.errors import CheckpointError, ConfigError, nearest
+from outplay.errors import CheckpointError, ConfigError
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
 from outplay.runs.checkpoint import NoCheckpointError, find_checkpoint
 from outplay.runs.experiments import Experiment, nested
@@ -60,13 +61,12 @@ def check_settings(data: dict[str, Any], where: str) -> None:
 
 
 def _check_stop(experiment: Experiment, algorithm: Algorithm) -> None:
-    if any(name.startswith("evaluation/") for name in experiment.stop) and not algorithm.config.evaluation_interval:
-        raise ConfigError("stop: a condition on evaluation/… needs evaluation_interval; otherwise it is never reached")
-    known = [f"{of}info/{key}_mean" for of in ("", "evaluation/") for key in algorithm.config.info_metrics]
-    named = [name for name in experiment.stop if name.startswith(("info/", "evaluation/info/"))]
-    if unknown := [name for name in named if name not in known]:
-        hint = nearest(unknown[0], known) if known else "; list its key in info_metrics"
-        raise ConfigError(f"stop: there is no metric {unknown[0]!r}{hint}")
+    config = algorithm.config
+    try:
+        check_reachable(experiment.stop, bool(config.evaluation_interval), config.info_metrics)
+        check_level(experiment.stop, 0 if config.curriculum is None else len(config.curriculum.levels))
+    except ConfigError as error:
+        raise ConfigError(f"stop: {error}") from None
 
 
 def with_stop(experiment: Experiment, algorithm: Algorithm, stop: Mapping[str, float], where: str) -> Experiment:

@@ -269,6 +269,16 @@ def test_other_levels_at_a_resume(tmp_path: Path) -> None:
         (curriculum([1, 2], {"episode_retrn_mean": 1}), "curriculum: there is no metric 'episode_retrn_mean'. Did you"),
         (curriculum([1, 2], {"time_total_s": 1}), "time_total_s depends on the machine"),
         (curriculum([1, 2], {"evaluation/episode_return_mean": 1}), "needs evaluation_interval"),
+        (curriculum([1, 2], {"info/won_mean": 1}), "curriculum: there is no metric 'info/won_mean'; list its key in"),
+        (
+            {"info_metrics": ["won"], **curriculum([1, 2], {"info/won_mean": 1}, demote_when={"info/wo_mean": 0})},
+            "curriculum: there is no metric 'info/wo_mean'. Did you mean 'info/won_mean'?",
+        ),
+        (
+            {"evaluation_interval": 1, **curriculum([1, 2], {"evaluation/info/won_mean": 1})},
+            "curriculum: there is no metric 'evaluation/info/won_mean'; list its key in info_metrics",
+        ),
+        (curriculum([1, 2], {"curriculum_level": 1}), "a condition on curriculum_level is never reached on level 0"),
         (
             curriculum([1, 2], {"episode_return_mean": 1}, demote_when={"episode_return_mean": 1.5}),
             r"demote_when.episode_return_mean must be less than promote_when.episode_return_mean \(1\), not 1.5",

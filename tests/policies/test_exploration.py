@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 from outplay import A2C, DQN, PG, PPO, ConfigError
 from tests import probes
+from tests.cli.common import Outcome
+from tests.cli.conftest import cli  # noqa: F401 - a fixture
 
 SMALL: dict[str, Any] = {"num_workers": 0, "num_envs": 4, "train_batch_size": 64, "learning_starts": 64, "seed": 5}
 
@@ -58,19 +61,27 @@ def test_dqn_learns_with_it(exploration: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "exploration", "message"),
     [
-        (PPO, "EpsilonGreedy", "EpsilonGreedy is for algorithms with Q-values: DQN; here it is StochasticSampling"),
+        (PPO, "EpsilonGreedy", "EpsilonGreedy is for algorithms with Q-values: DQN; {} supports StochasticSampling"),
         (A2C, "Random", "Random is for algorithms that learn from the actions of any policy"),
-        (PG, "GaussianNoise", "GaussianNoise needs an algorithm with deterministic continuous actions, .* use PPO"),
-        (DQN, "StochasticSampling", "here it is EpsilonGreedy or SoftQ or ParameterNoise or Random"),
-        (DQN, "OrnsteinUhlenbeckNoise", "Noise needs an algorithm with deterministic continuous actions, .* use PPO"),
-        (PPO, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; here it is StochasticSampling"),
-        (A2C, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; here it is StochasticSampling"),
-        (PG, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; here it is StochasticSampling"),
+        (
+            PG,
+            "GaussianNoise",
+            "GaussianNoise needs an algorithm with deterministic continuous actions, .* have; PG supports Stoch",
+        ),
+        (DQN, "StochasticSampling", "; DQN supports EpsilonGreedy, SoftQ, ParameterNoise and Random$"),
+        (
+            DQN,
+            "OrnsteinUhlenbeckNoise",
+            "Noise needs an algorithm with deterministic continuous actions, .*; DQN supports",
+        ),
+        (PPO, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; {} supports StochasticSampling"),
+        (A2C, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; {} supports StochasticSampling"),
+        (PG, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; {} supports StochasticSampling"),
         (DQN, "EpsilonGredy", "EpsilonGreedy"),
     ],
 )
 def test_a_type_that_makes_no_sense_is_refused_by_name(algorithm: Any, exploration: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message.format(algorithm.__name__)):
         algorithm(env=probes.Walk, config={"num_workers": 0, "exploration_config": {"type": exploration}})
 
 
@@ -91,6 +102,13 @@ def test_a_type_that_makes_no_sense_is_refused_by_name(algorithm: Any, explorati
             {"exploration_config": {"type": "ParameterNoise", "temperature": 0.5}},
             "exploration_config.temperature is for type SoftQ, and the type is ParameterNoise; leave temperature out",
         ),
+        (
+            {"exploration_config": {"type": "SoftQ", "final_epsilon": 0.1}},
+            "exploration_config.final_epsilon is for type EpsilonGreedy or ParameterNoise, and the type is SoftQ; "
+            r"leave final_epsilon out \(exploration_config=\{type: SoftQ\} replaces the whole group\), or set the type",
+        ),
+        ({"exploration_config": {"type": "Random", "initial_epsilon": 0.5}}, "initial_epsilon is for type EpsilonG"),
+        ({"exploration_config": {"type": "Random", "epsilon_spread": 7}}, "epsilon_spread is for type EpsilonG"),
         ({"exploration_config": {"type": "ParameterNoise", "random_timesteps": 9}}, "epsilon_schedule"),
         ({"exploration_config": {"type": "ParameterNoise", "sub_exploration": {}}}, "epsilon_schedule"),
     ],
@@ -98,3 +116,19 @@ def test_a_type_that_makes_no_sense_is_refused_by_name(algorithm: Any, explorati
 def test_wrong_settings_of_exploration(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DQN(env=probes.Walk, config={"num_workers": 0, **config})
+
+
+def test_a_recipe_with_epsilon_can_explore_in_another_way(cli: Callable[..., Outcome]) -> None:  # noqa: F811
+    """Its ε settings are refused with the remedy; the remedy works."""
+    code, _, err = cli("train", "cartpole-dqn", "--dry-run", "--config", "exploration_config.type=SoftQ")
+    assert code == 2
+    assert "leave final_epsilon out (exploration_config={type: SoftQ} replaces the whole group)" in err
+    code, *_ = cli("train", "cartpole-dqn", "--dry-run", "--config", "exploration_config={type: SoftQ}")
+    assert code == 0
+
+
+@pytest.mark.parametrize("kind", ["SoftQ", "Random"])
+def test_the_epsilon_of_ape_x_is_for_epsilon_greedy(kind: str) -> None:
+    config = DQN.Config.model_validate({"async": True, "num_workers": 1, "exploration_config": {"type": kind}})
+    assert config.exploration_config.epsilon_spread == 0
+    assert DQN.Config.model_validate({"async": True}).exploration_config.epsilon_spread == 7

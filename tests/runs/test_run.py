@@ -159,6 +159,15 @@ def test_requests_are_obeyed(tmp_path: Path) -> None:
         ({"stop": {"evaluation/episode_return_mean": 1}}, "needs evaluation_interval; otherwise it is never reached"),
         ({"config": {"env_config": {"table": {1: 5}}}}, "env_config.table: keys must be strings, and 1 is a int"),
         ({"config": {"env_config": {"thing": object()}}}, "env_config.thing is a object, which cannot be saved"),
+        ({"stop": {"curriculum_level": 1}}, "stop: a condition on curriculum_level needs a curriculum; otherwise"),
+        (
+            {
+                "stop": {"curriculum_level": 5},
+                "env": "outplay.envs.examples:Maze",
+                "config": {"curriculum": {"levels": [3, 4], "promote_when": {"episode_return_mean": 1}}},
+            },
+            "stop: curriculum_level 5 is never reached: the curriculum has 2 levels, 0 to 1",
+        ),
         ({"stop": {"evaluation/nothing": 1}}, "there is no metric 'evaluation/nothing'"),
         ({"name": "../x"}, "the name '../x' cannot be used for a folder"),
     ],
