@@ -160,6 +160,36 @@ def nearest(word: str, choices: Any, listed_by: str = "") -> str:
     return f"; {listed_by} lists all" if listed_by else f"; valid: {', '.join(names[:_MOST_LISTED])}, …"
 
 
+_PREDICATES = {"that ": "", "without ": "has no ", "with ": "has ", "of ": "has "}
+
+
+def described(source: str, noun: str, clause: str) -> str:
+    """A problem of an observation or a mask. `source` says where it comes from; it is empty for what a caller gave.
+
+    >>> described("reset() returned", "mask", "of shape (3,)"), described("", "mask", "of shape (3,)")
+    ('reset() returned a mask of shape (3,)', 'the mask has shape (3,)')
+    """
+    if source:
+        return f"{source} {with_article(noun)} {clause}"
+    start = next(start for start in _PREDICATES if clause.startswith(start))
+    subject = noun if "[" in noun else f"the {noun}"
+    return f"{subject} {_PREDICATES[start]}{clause.removeprefix(start)}"
+
+
+def with_article(noun: str) -> str:
+    """The noun after "a" or "an"."""
+    return f"{'an' if noun[0] in 'AEIOaeio' else 'a'} {noun}"
+
+
+def type_name(value: Any) -> str:
+    """The type of a value with its article, for an error message.
+
+    >>> type_name(5), type_name("five")
+    ('an int', 'a str')
+    """
+    return with_article(type(value).__name__)
+
+
 def shortened(text: str, length: int = 60) -> str:
     """Truncate a long string for an error message.
 

@@ -20,6 +20,15 @@ def duration(seconds: float) -> str:
     return " ".join(part for part in parts[:2] if not part.startswith("0 ") or len(parts) == 1)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "episode"), counted(1200, "step")
+    ('1 episode', '1,200 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def number(value: float, decimals: int = 1) -> str:
     """Format a number with this many decimals, or more for small numbers: at least two significant digits.
 

@@ -32,8 +32,11 @@ def import_for(what: str, module: str, folders: Iterable[Path], error_type: type
 
 
 def import_object(setting: str, path: str, folders: Iterable[Path], kind: Literal["class", "function"]) -> Any:
-    """The class or function that an import path (`module:name`) names. `setting` begins error messages."""
-    module_name, _, name = path.partition(":")
+    """The class or function that an import path (`module:name` or `module.name`) names.
+
+    `setting` begins error messages.
+    """
+    module_name, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     if not module_name or not name:
         form = "module:Class" if kind == "class" else "module:function"
         raise ConfigError(f"{setting}: expected an import path ({form}), not {shortened(path)!r}")

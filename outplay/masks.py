@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from outplay.errors import EnvError
+from outplay.errors import EnvError, described, type_name
 from outplay.spaces import Leaf, NotSeen, in_one_line
 
 KEYS = ("action_mask", "action_masks")  # of a mask in an observation or an info
@@ -101,7 +101,8 @@ def mask_in(observation: Any, space: spaces.Space[Any], source: str) -> Any:
     try:
         mask = observation[key]
     except (KeyError, IndexError, TypeError) as error:
-        raise EnvError(f"{source} an observation without {Leaf((key,), part).name}, its action mask") from error
+        name = Leaf((key,), part).name
+        raise EnvError(described(source, "observation", f"without {name}, its action mask")) from error
     if part.stack == 1:
         return mask
     return tuple(frames[-1] for frames in mask) if isinstance(mask, tuple) else mask[-1]
@@ -124,11 +125,12 @@ def checked_mask(mask: Any, sizes: list[int], source: str) -> np.ndarray:
     array = _as_array(mask, sizes, source)
     if array.dtype != bool:
         if array.dtype.kind not in "iuf" or ((array != 0) & (array != 1)).any():
-            raise EnvError(f"{source} a mask with values other than True and False (1 and 0)")
+            raise EnvError(described(source, "mask", "with values other than True and False (1 and 0)"))
         array = array.astype(bool)
     if (forbidden := part_without_choice(array, sizes)) is not None:
         part = f"choice for part {forbidden} of the action" if len(sizes) > 1 and array.any() else "action"
-        raise EnvError(f"{source} a mask that allows no {part}; allow at least one, or end the episode a step earlier")
+        remedy = "allow at least one, or end the episode a step earlier"
+        raise EnvError(described(source, "mask", f"that allows no {part}; {remedy}"))
     return array
 
 
@@ -139,9 +141,10 @@ def _as_array(mask: Any, sizes: list[int], source: str) -> np.ndarray:
             mask = np.concatenate([np.ravel(part) for part in mask])
         array = np.asarray(mask)
     except ValueError as error:  # a ragged list
-        raise EnvError(f"{source} a {type(mask).__name__} that is not an array") from error
+        raise EnvError(described(source, "mask", f"that is {type_name(mask)}, not an array")) from error
     if array.shape != (sum(sizes),):
-        raise EnvError(f"{source} a mask of shape {array.shape}; one entry per choice is needed: ({sum(sizes)},)")
+        needed = f"one value per {'action' if len(sizes) == 1 else 'choice'} is needed: ({sum(sizes)},)"
+        raise EnvError(described(source, "mask", f"of shape {array.shape}; {needed}"))
     return array
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from outplay.errors import EnvError
+from outplay.errors import EnvError, described, type_name
 
 _CHARACTERS = 256  # characters beyond Latin-1 share the last number
 
@@ -44,23 +44,22 @@ class Padded(spaces.Space[Any]):
         """Pad one observation. Raises EnvError if it is too long, or does not fit the space of its elements."""
         if self.is_text:
             if not isinstance(value, str):
-                raise EnvError(f"{source} an {name} that is a {type(value).__name__}, not a string")
+                raise EnvError(described(source, name, f"that is {type_name(value)}, not a string"))
             value = [min(ord(character), _CHARACTERS - 1) for character in value]
         try:
             number = len(value)
         except TypeError as error:
-            raise EnvError(f"{source} an {name} that is a {type(value).__name__}, not a sequence") from error
+            raise EnvError(described(source, name, f"that is {type_name(value)}, not a sequence")) from error
         if number > self.max_length:
             what = "characters" if self.is_text else "elements"
-            raise EnvError(
-                f"{source} an {name} of {number} {what}, more than the maximum {self.max_length}; set model: "
-                f"{{max_sequence_length: {number}}} or more"
-            )
+            clause = f"of {number} {what}, more than the maximum {self.max_length}"
+            remedy = f"set model: {{max_sequence_length: {number}}} or more"
+            raise EnvError(f"{described(source, name, clause)}; {remedy}")
         array: np.ndarray = np.zeros(self.shape or (), self.dtype)
         if number:
             elements = self._elements(value)
             if elements is None:
-                raise EnvError(f"{source} an {name} with an element that is not in its space {self.element}")
+                raise EnvError(described(source, name, f"with an element that is not in its space {self.element}"))
             if isinstance(self.element, spaces.Discrete):
                 array[:number] = elements + 1
             else:

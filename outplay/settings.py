@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from outplay.errors import ConfigError, nearest, shortened
+from outplay.errors import ConfigError, nearest, shortened, type_name
 from outplay.parsing import MAX_DEPTH, check_plain
 from outplay.registry import algorithms
 from outplay.schema import MAX_LANES
@@ -61,7 +61,7 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise ConfigError(f"{where}: keys must be strings, and {key!r} is a {type(key).__name__}")
+                raise ConfigError(f"{where}: keys must be strings, and {key!r} is {type_name(key)}")
         return {plain(key, where): plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
@@ -74,7 +74,7 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
             raise ConfigError(f"{shortened(where)}: {error}") from None
         return value
     raise ConfigError(
-        f"{where} is a {type(value).__name__}, which cannot be saved; only numbers, strings, lists and dicts can (pass "
+        f"{where} is {type_name(value)}, which cannot be saved; only numbers, strings, lists and dicts can (pass "
         "other objects to an environment in its factory: register_env(name, lambda env_config: Env(thing)))"
     )
 
@@ -204,6 +204,8 @@ def unknown_setting(cls: type[Settings], key: str, value: Any, other: type[Setti
         return start + _renamed(cls, found, other)
     if other is not None and has_setting(other, key):
         return _misplaced(cls, key, value, other)
+    if owners := _owners(cls, key):
+        return f"{start}: it is a setting of {' and '.join(owners)}, not of {_title(cls)}"
     inner = [f"{name}.{last}" for name, f in cls.model_fields.items() if last in _fields(_settings_in(f))]
     if len(inner) == 1:
         return f"{start}. Did you mean {inner[0]!r}?"
@@ -212,6 +214,13 @@ def unknown_setting(cls: type[Settings], key: str, value: Any, other: type[Setti
     if near and near[0] not in valid and (found := _counterpart(cls, near[0], other)):
         return start + _renamed(cls, found, other)
     return start + nearest(last, valid, f"`outplay settings{_argument(cls)}`")
+
+
+def _owners(cls: type[Settings], key: str) -> list[str]:
+    """The algorithms that have a setting, if `cls` are the settings of another one."""
+    if cls.place != "algorithm":
+        return []
+    return [name for name in algorithms.shipped if has_setting(algorithms.load(name).Config, key)]
 
 
 def _counterpart(cls: type[Settings], name: str, other: type[Settings] | None) -> Synonym | None:
@@ -300,6 +309,7 @@ def _value(value: Any) -> str:
     return shortened(repr(value))
 
 
+_MANY = {int: "integers", float: "numbers", str: "strings"}
 _WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 
 
@@ -334,19 +344,19 @@ def _bounds(constraints: Any) -> str:
     return f" of {' and '.join(found)}" if found else ""
 
 
-def _words(kind: Any, bounds: str = "") -> str:
+def _words(kind: Any, bounds: str = "", many: bool = False) -> str:
     if kind in _WORDS:
-        return _WORDS[kind] + (bounds if kind in (int, float) else "")
+        return (_MANY if many and kind in _MANY else _WORDS)[kind] + (bounds if kind in (int, float) else "")
     origin = get_origin(kind)
     if origin is Annotated:
         inner, *metadata = get_args(kind)
-        return _words(inner, _bounds([c for m in metadata for c in getattr(m, "metadata", [m])]))
+        return _words(inner, _bounds([c for m in metadata for c in getattr(m, "metadata", [m])]), many)
     if origin is Literal:
         return " or ".join(str(choice) for choice in get_args(kind))
     if origin is tuple:
         return f"[{', '.join(_words(part) for part in get_args(kind))}]"
     if origin is list:
-        return f"a list of {_words(get_args(kind)[0])}"
+        return f"a list of {_words(get_args(kind)[0], many=True)}"
     if origin is dict:
         return "key: value pairs"
     if origin is abc.Callable:
@@ -354,5 +364,5 @@ def _words(kind: Any, bounds: str = "") -> str:
     if isinstance(kind, type) and issubclass(kind, Settings):
         return "settings (key: value)"
     if parts := get_args(kind):
-        return " or ".join(_words(part, bounds) for part in parts)
+        return " or ".join(_words(part, bounds, many) for part in parts)
     return "anything" if kind is Any else str(kind)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from outplay.errors import EnvError
+from outplay.errors import EnvError, described, type_name
 from outplay.sequences import DEFAULT, Padded, Reading, is_text_space, sequence, text
 
 Leaves = tuple[np.ndarray, ...]
@@ -165,7 +165,8 @@ def write(
     """Write one observation to row `row` of a batch. Raises EnvError if its structure or shape is wrong."""
     is_pair = isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict)
     if is_pair and not observation[1] and len(of) == 1:
-        raise EnvError(f"{source} (observation, info) where the observation alone is needed")
+        found = f"{source} (observation, info)" if source else "the observation is (observation, info)"
+        raise EnvError(f"{found} where the observation alone is needed")
     for leaf, array in zip(of, into, strict=True):
         part = _follow(observation, leaf.path, source) if leaf.path else observation
         if isinstance(leaf.space, Padded):
@@ -177,12 +178,10 @@ def write(
                 array[row] = part
                 continue
         except (TypeError, ValueError) as error:  # a string, None, a ragged list
-            raise EnvError(
-                f"{source} an {leaf.name} that is a {type(part).__name__} and does not fit its space {leaf.space}"
-            ) from error
-        raise EnvError(
-            f"{source} an {leaf.name} of shape {tuple(shape)}, but its observation space {leaf.space} says {leaf.shape}"
-        )
+            clause = f"that is {type_name(part)} and does not fit its space {leaf.space}"
+            raise EnvError(described(source, leaf.name, clause)) from error
+        clause = f"of shape {tuple(shape)}, but its observation space {leaf.space} says {leaf.shape}"
+        raise EnvError(described(source, leaf.name, clause))
 
 
 def _follow(observation: Any, path: tuple[str | int, ...], source: str = "the environment returned") -> Any:
@@ -191,7 +190,7 @@ def _follow(observation: Any, path: tuple[str | int, ...], source: str = "the en
             observation = observation[key]
         except (KeyError, IndexError, TypeError) as error:
             name = Leaf(path[: step + 1], spaces.Discrete(1)).name
-            raise EnvError(f"{source} an observation without {name}, which its space has") from error
+            raise EnvError(described(source, "observation", f"without {name}, which its space has")) from error
     return observation
 
 

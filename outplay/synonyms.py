@@ -108,6 +108,9 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "start_e": _row("exploration_config.initial_epsilon"),  # C
     "end_e": _row("exploration_config.final_epsilon"),  # C
     "epsilon": _row("exploration_config.epsilon_schedule: for example [[0, 1.0], [10000, 0.05]]"),  # R
+    "warmup_timesteps": _row(
+        "exploration_config.epsilon_schedule: for example [[0, 1.0], [1000, 1.0], [10000, 0.05]]"
+    ),  # R
     "random_timesteps": _row("exploration_config.epsilon_schedule: ε is 1 in steps with random actions"),  # R
     "sub_exploration": _row("exploration_config.epsilon_schedule: ParameterNoise is combined with ε-greedy"),  # R
     "eps_train": _row("exploration_config.initial_epsilon"),  # T

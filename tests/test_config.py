@@ -35,6 +35,8 @@ from outplay.settings import at, validated
             {"model": {"fcnet_activation": "sine"}},
             "model.fcnet_activation must be tanh or relu or elu or swish or linear",
         ),
+        ({"info_metrics": "won"}, "here: info_metrics must be a list of strings, not 'won'"),
+        ({"model": {"fcnet_hiddens": 8}}, "here: model.fcnet_hiddens must be a list of integers of at least 1 or null"),
         ({"lr_schedule": [[0]]}, "here: lr_schedule must be a list of [a number, a number] or null, not "),
         (
             {"exploration_config": {"type": "EpsilonGreedy"}},

@@ -94,6 +94,15 @@ def test_every_message_names_our_setting_in_one_sentence(algorithm: str) -> None
         ("PPO", "model.net_arch", "unknown setting 'model.net_arch'; in Outplay it is 'model.fcnet_hiddens'"),
         ("PPO", "fcnet_hiddens", "unknown setting 'fcnet_hiddens'. Did you mean 'model.fcnet_hiddens'?"),
         ("PPO", "exp_name", "it is 'name', a setting of the experiment: beside config in a file, or --set name=… on"),
+        ("DQN", "intrinsic_reward", "unknown setting 'intrinsic_reward': it is a setting of A2C and PPO, not of DQN"),
+        ("PG", "intrinsic_reward", "unknown setting 'intrinsic_reward': it is a setting of A2C and PPO, not of PG"),
+        ("DQN", "clip_param", "unknown setting 'clip_param': it is a setting of PPO, not of DQN"),
+        ("PPO", "exploration_config.final_epsilon", "it is a setting of DQN, not of PPO"),
+        (
+            "DQN",
+            "exploration_config.warmup_timesteps",
+            "in Outplay it is 'exploration_config.epsilon_schedule' (for example [[0, 1.0], [1000, 1.0], ",
+        ),
         ("PPO", "xyzzy", "unknown setting 'xyzzy'; `outplay settings PPO` lists all"),
         ("PPO", "entropy_coef", "unknown setting 'entropy_coef'. Did you mean 'entropy_coeff'?"),
         (

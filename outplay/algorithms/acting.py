@@ -13,8 +13,6 @@ from outplay.masks import checked_mask, mask_in, mask_sizes
 from outplay.policies import Policy
 from outplay.spaces import Leaf, Leaves
 
-_SOURCE = "this is"  # begins messages about an observation or a mask
-
 
 def single_action(
     policy: Policy, rng: np.random.Generator, observation: Any, state: dict[str, Any] | None, explore: bool, mask: Any
@@ -76,7 +74,7 @@ def _rows(observation: Any, of: tuple[Leaf, ...]) -> tuple[Leaves, bool]:
     if parts and is_batch and len({len(part) for part in parts}) == 1 and len(parts[0]):
         return parts, True
     rows = spaces.empty(of, 1)
-    spaces.write(observation, of, rows, 0, _SOURCE)
+    spaces.write(observation, of, rows, 0, "")
     return rows, False
 
 
@@ -96,7 +94,7 @@ def _restarted(
 
 def _masks_in(observation: Any, policy: Policy, is_batch: bool) -> Any:
     """The action masks in the observations, if they have any."""
-    masks = mask_in(observation, policy.observation_space, _SOURCE)
+    masks = mask_in(observation, policy.observation_space, "")
     return list(zip(*masks, strict=True)) if is_batch and isinstance(masks, tuple) else masks
 
 
@@ -105,4 +103,4 @@ def _masks(masks: Any, policy: Policy, number: int, is_batch: bool) -> np.ndarra
     given = masks if is_batch else [masks]
     if len(given) != number:
         raise ConfigError(f"predict(): {number} observations need {number} action masks, not {len(given)}")
-    return np.stack([checked_mask(mask, sizes, _SOURCE) for mask in given])
+    return np.stack([checked_mask(mask, sizes, "") for mask in given])

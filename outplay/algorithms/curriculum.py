@@ -5,6 +5,7 @@ Both change the task between two iterations. A new task takes effect at the next
 
 from __future__ import annotations
 
+import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from outplay.conditions import flattened
 from outplay.config import AlgorithmConfig
-from outplay.envs import GroupState, Probe
+from outplay.envs import EnvSpec, GroupState, Probe
+from outplay.envs.probe import try_task
 from outplay.envs.tasks import task_layer
-from outplay.errors import CallbackError, ConfigError, EnvError
+from outplay.errors import CallbackError, ConfigError, EnvError, shortened, type_name
 from outplay.fragments import Fragment
 from outplay.groups import CurriculumConfig
 from outplay.imports import import_object
@@ -45,18 +47,31 @@ def task_function(setting: Any, folders: Iterable[Path]) -> TaskFunction | None:
         return None
     found = import_object("env_task_fn", setting, folders, "function") if isinstance(setting, str) else setting
     if not callable(found):
-        raise ConfigError(f"env_task_fn: {setting!r} is a {type(found).__name__}, not a function")
+        raise ConfigError(f"env_task_fn: {setting!r} is {type_name(found)}, not a function")
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        return found  # type: ignore[no-any-return]
+    try:
+        signature.bind({}, None, {})
+    except TypeError:
+        name = setting if isinstance(setting, str) else getattr(found, "__qualname__", type_name(found))
+        raise ConfigError(
+            f"env_task_fn: {name} must take (train_results, task_settable_env, env_ctx), but it takes {signature}"
+        ) from None
     return found  # type: ignore[no-any-return]
 
 
-def check_tasks(env: str, probe: Probe, config: AlgorithmConfig) -> None:
-    """Raise EnvError if there is a curriculum, and the environment has no tasks."""
+def check_tasks(spec: EnvSpec, probe: Probe, config: AlgorithmConfig) -> None:
+    """Raise EnvError if there is a curriculum, and the environment has no tasks, or fails with the first one."""
     name = "curriculum" if config.curriculum is not None else "env_task_fn" if config.env_task_fn is not None else ""
     if name and not probe.has_tasks:
         raise EnvError(
-            f"{name} is set, but environment {env!r} has no set_task(task); add that method, as "
+            f"{name} is set, but environment {spec.name!r} has no set_task(task); add that method, as "
             "outplay.TaskSettableEnv shows"
         )
+    if config.curriculum is not None:
+        try_task(spec, config.curriculum.levels[0], config.seed)
 
 
 def restored_level(config: AlgorithmConfig, saved: Mapping[str, int] | None) -> Level:
@@ -135,5 +150,9 @@ def _call(algorithm: Algorithm, function: TaskFunction, result: Result) -> None:
         raise CallbackError(
             f"env_task_fn raised {type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
         ) from error
-    if task is not None:
-        algorithm.collector.set_task(plain(task, "env_task_fn"))
+    if task is None:
+        return
+    try:
+        algorithm.collector.set_task(plain(task, "the task"))
+    except ConfigError as error:
+        raise ConfigError(f"env_task_fn returned {shortened(repr(task))}: {error}") from None

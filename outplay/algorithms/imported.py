@@ -11,7 +11,7 @@ from typing import Any
 
 from outplay.config import AlgorithmConfig
 from outplay.envs import import_folders
-from outplay.errors import CheckpointError, ConfigError
+from outplay.errors import CheckpointError, ConfigError, type_name
 from outplay.groups import ModelConfig
 from outplay.imports import import_object
 
@@ -74,6 +74,6 @@ def with_classes(model: ModelConfig, folders: Iterable[Path]) -> ModelConfig:
     for name, value in classes_of(model).items():
         kind = import_object(f"model.{name}", value, folders, "class") if isinstance(value, str) else value
         if not isinstance(kind, type):
-            raise ConfigError(f"model.{name}: {value!r} is a {type(kind).__name__}, not a class")
+            raise ConfigError(f"model.{name}: {value!r} is {type_name(kind)}, not a class")
         found[name] = kind
     return model.model_copy(update=found)

@@ -36,7 +36,10 @@ def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C
         log.warning("act_on_gpu is true, which needs num_gpus: 1 and num_workers: 0; acting on the CPU")
         config = config.model_copy(update={"act_on_gpu": False})
     if config.num_envs_per_worker is not None:
-        log.warning("num_envs_per_worker is set: the result of this run depends on num_workers; num_envs does not")
+        log.warning(
+            "num_envs_per_worker is set, so the result of this run depends on num_workers; with num_envs instead, it "
+            "would not"
+        )
     return config
 
 

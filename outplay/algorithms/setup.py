@@ -69,7 +69,7 @@ def prepared(
     spec = env_spec(name, factory, checked)
     probe = probe_env(spec, checked.seed)
     spec = replace(spec, global_streams=probe.global_streams)
-    curriculum.check_tasks(name, probe, checked)
+    curriculum.check_tasks(spec, probe, checked)
     evaluation = evaluation_env(checked, EvaluationEnv(spec, probe), named)
     if checked.render_env:
         check_window(evaluation.spec)
@@ -171,7 +171,11 @@ def warn_about_environment(env: str, probe: Probe) -> None:
         log.warning("environment %r: %s", env, probe.mask_warning)
     if probe.left_out:
         names = ", ".join(probe.left_out)
-        log.warning("environment %r: text is left out of its observations: %s (model.text: ignore)", env, names)
+        log.warning(
+            "environment %r: text is left out of its observations: %s; to use it, set model.text: characters",
+            env,
+            names,
+        )
 
 
 def policy_spec(

@@ -15,7 +15,7 @@ import typer
 from outplay.cli import completion
 from outplay.cli.output import heartbeat, separate_output
 from outplay.errors import ConfigError
-from outplay.formatting import duration, number
+from outplay.formatting import counted, duration, number
 from outplay.live import LiveArea, is_live_terminal
 
 if TYPE_CHECKING:
@@ -54,7 +54,11 @@ def evaluate(
     ] = None,
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Allow importing the environment from the module and folders in the checkpoint."),
+        typer.Option(
+            "--trust",
+            help="Import modules that the checkpoint names, from its folders too: the environment, a custom model, a "
+            "custom action distribution.",
+        ),
     ] = False,
     results_dir: Annotated[Path | None, typer.Option(help="Folder of all runs; default ~/outplay_results.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
@@ -118,21 +122,21 @@ def _progress_shown(progress: EpisodeProgress, steps: int | None, episodes: int,
 def _progress(progress: EpisodeProgress, steps: int | None, episodes: int) -> str:
     returns = list(progress.returns)
     if steps is None:
-        done = f"episode {min(len(returns) + 1, episodes)} of {episodes}, {progress.steps:,} steps"
+        done = f"episode {min(len(returns) + 1, episodes)} of {episodes}, {counted(progress.steps, 'step')}"
     else:
-        done = f"{progress.steps:,} of {steps:,} steps, {len(returns)} episodes"
+        done = f"{progress.steps:,} of {counted(steps, 'step')}, {counted(len(returns), 'episode')}"
     return f"evaluating: {done}" + (f", mean return {number(sum(returns) / len(returns), 2)}" if returns else "")
 
 
 def _summary(metrics: dict[str, Any], limit: int | None) -> str:
     if not metrics["episodes"]:
         so_far = f"; the return so far is {number(metrics['cut_off'], 2)}" if "cut_off" in metrics else ""
-        return f"no episode ended within {metrics['timesteps']:,} steps{so_far}"
+        return f"no episode ended within {counted(metrics['timesteps'], 'step')}{so_far}"
     mean, least, greatest = (number(metrics[f"episode_return_{name}"], 2) for name in ("mean", "min", "max"))
     truncated = metrics.get("episodes_truncated", 0)
     return (
-        f"{metrics['episodes']} episodes, {metrics['timesteps']:,} steps: return {mean} ({least} to {greatest}), "
-        f"length {metrics['episode_len_mean']:.1f}"
+        f"{counted(metrics['episodes'], 'episode')}, {counted(metrics['timesteps'], 'step')}: "
+        f"return {mean} ({least} to {greatest}), length {metrics['episode_len_mean']:.1f}"
         + "".join(f", {key} {number(value, 3)}" for key, value in metrics.get("info", {}).items())
-        + (f"; {truncated} truncated at {limit:,} steps (--max-episode-steps)" if truncated else "")
+        + (f"; {truncated} truncated at {counted(limit or 0, 'step')} (--max-episode-steps)" if truncated else "")
     )

@@ -32,6 +32,7 @@ def resume_command(run: Run) -> str:
 
 def _arguments(run: Run) -> str:
     """The command line arguments that name this run. `--trust` if something has to be imported from a module."""
+    from outplay.runs.callbacks import is_import_path
     from outplay.runs.loading import imported_env, names_imports
     from outplay.runs.results import results_folder
 
@@ -40,6 +41,6 @@ def _arguments(run: Run) -> str:
     is_trial = (folder.parent / "study.json").exists()  # each study has a trial_00000
     short = f"{folder.parent.name}/{folder.name}" if is_trial else folder.name
     name = short if is_default else str(run.folder)
-    imports = bool(imported_env(run.algorithm)) or any(":" in path for path in run.experiment.callbacks)
+    imports = bool(imported_env(run.algorithm)) or any(map(is_import_path, run.experiment.callbacks))
     imports = imports or names_imports(run.algorithm)
     return shlex.quote(name) + (" --trust" if imports else "")

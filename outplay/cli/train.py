@@ -104,7 +104,9 @@ def train(
             metavar="RUN", help="Start with the weights of a run or checkpoint.", autocompletion=completion.runs
         ),
     ] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="Import modules that a run or file names.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import what a run or file names (environment, model, callbacks).")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per iteration.")] = False,
 ) -> None:

@@ -17,7 +17,7 @@ from outplay.envs.masking import MaskReader
 from outplay.envs.oldstyle import OldStyleEnv
 from outplay.envs.probe import probe_env, unused_masks
 from outplay.envs.tasks import task_layer
-from outplay.errors import OutplayError
+from outplay.errors import OutplayError, type_name
 from outplay.masks import sample_allowed
 
 _STEPS = 1000
@@ -176,6 +176,6 @@ def _step_problems(reward: Any, terminated: Any, truncated: Any, info: Any) -> I
         yield "reward", f"a reward is {reward}"
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
-            yield name, f"{name} must be True or False, not a {type(flag).__name__}"
+            yield name, f"{name} must be True or False, not {type_name(flag)}"
     if not isinstance(info, dict):
-        yield "info", f"info must be a dict, not a {type(info).__name__}"
+        yield "info", f"info must be a dict, not {type_name(info)}"

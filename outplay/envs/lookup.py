@@ -30,7 +30,7 @@ from outplay.envs.oldstyle import adapt_old_style
 from outplay.envs.unfit import import_problem, instance_message
 from outplay.envs.unknown import newer_version_hint, unknown_env_message
 from outplay.envs.wrappers import statistics_in
-from outplay.errors import CheckpointError, ConfigError, EnvError, nearest
+from outplay.errors import CheckpointError, ConfigError, EnvError, nearest, type_name
 from outplay.imports import import_for
 from outplay.registry import envs
 from outplay.sequences import DEFAULT, Reading
@@ -163,12 +163,25 @@ class EnvSpec:
 
 
 def is_import_path(env: Any) -> bool:
-    """Whether resolving this name would import a module."""
-    if not isinstance(env, str) or env in _registered:
+    """Whether resolving this name would import a module that is not Outplay's own."""
+    if not isinstance(env, str) or env in _registered or _is_example(env):
         return False
     if ":" in env:
         return True
     return bool(_IMPORT_PATH.match(env)) and env not in gymnasium.registry and env not in envs
+
+
+def _is_example(path: str) -> bool:
+    """Whether an import path names an example of Outplay.
+
+    Other names in Outplay do not count: some of its functions import what their arguments name.
+    """
+    module, _, name = path.replace(":", ".").rpartition(".")
+    if not module.startswith("outplay.envs.examples"):
+        return False
+    from outplay.envs import examples  # they need this package
+
+    return name in examples.__all__ and module in (examples.__name__, getattr(examples, name).__module__)
 
 
 def check_trust(recorded: str, given: Any, trust: bool, where: str, remedy: str) -> None:
@@ -305,7 +318,7 @@ def _import(env: str, folders: Iterable[Path]) -> tuple[str, Factory | None]:
             raise EnvError(f"module {module_name!r} has no {part!r}{nearest(part, _classes(module))}")
         found = getattr(found, part)
     if not callable(found):
-        raise EnvError(f"{env!r} is a {type(found).__name__}, not a class or a function that returns an environment")
+        raise EnvError(f"{env!r} is {type_name(found)}, not a class or a function that returns an environment")
     return env, found
 
 

@@ -110,7 +110,7 @@ class MaskReader:
                 self.rows[lane] = checked_mask(mask, self._sizes, f"environment {self.name!r}: {source}")
         except EnvError as error:
             when = f"after step {self._steps[lane]} of its episode" if self._steps[lane] else "after reset()"
-            raise EnvError(f"{error} (lane {lane}, {when})") from error
+            raise EnvError(f"{error} (environment {lane}, {when})") from error
 
     def _from_info(self, info: Any, call: str) -> Any:
         if isinstance(info, dict) and self._info_key in info:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from outplay.envs.deadline import is_worker_process
 from outplay.envs.wrappers import layers
-from outplay.errors import EnvError
+from outplay.errors import EnvError, type_name
 
 log = logging.getLogger("outplay")
 
@@ -28,7 +28,7 @@ def adapt_old_style(env: Any, name: str) -> gymnasium.Env[Any, Any]:
         )
     for part in ("reset", "step", "observation_space", "action_space"):
         if not hasattr(env, part):
-            raise EnvError(f"environment {name!r} (a {type(env).__name__}) has no {part}; see docs/environments.md")
+            raise EnvError(f"environment {name!r} ({type_name(env)}) has no {part}; see docs/environments.md")
     if isinstance(env, gymnasium.Env) and _accepts_seed(env):
         return env
     if name not in _warned and not is_worker_process():  # workers do not repeat the warning

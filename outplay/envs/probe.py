@@ -120,10 +120,19 @@ def probe_env(spec: EnvSpec, seed: int = 0) -> Probe:
         vector.close()
 
 
+def try_task(spec: EnvSpec, task: Any, seed: int = 0) -> None:
+    """Start an episode of a task, as the first one of a run. Raises EnvError if `set_task` or `reset` fails."""
+    vector = make_vector(spec, 1)
+    try:
+        vector.reset(np.ones(1, bool), [seed_for(seed, "probe")], [task])
+    finally:
+        vector.close()
+
+
 def unused_masks(sources: Sequence[str], not_a_mask: str) -> str:
     """A sentence about masks that are not used; empty if there are none."""
     if not_a_mask:
-        return f"its action_mask is not used as an action mask: {not_a_mask}"
+        return f"its actions are not masked: {not_a_mask}"
     others = " and ".join(sources[1:])
     return f"it has action masks in {sources[0]} and {others}; {sources[0]} is used" if others else ""
 

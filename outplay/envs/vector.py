@@ -13,7 +13,7 @@ from outplay.envs.global_streams import OwnStreams
 from outplay.envs.lookup import EnvSpec
 from outplay.envs.masking import MaskReader, raised
 from outplay.envs.tasks import task_layer
-from outplay.errors import EnvError, OutplayError
+from outplay.errors import EnvError, OutplayError, type_name
 from outplay.sequences import Padded
 from outplay.spaces import Leaf, Leaves
 
@@ -114,8 +114,8 @@ class PythonVector:
                 raise self._raised("reset", error) from error
             if not isinstance(result, tuple) or len(result) != 2:
                 raise EnvError(
-                    f"environment {self.name!r}: reset() must return (observation, info), not a "
-                    f"{type(result).__name__}{_count(result)}"
+                    f"environment {self.name!r}: reset() must return (observation, info), not "
+                    f"{type_name(result)}{_count(result)}"
                 )
             spaces.write(result[0], self.leaves, self._observations, lane, self._after_reset)
             self.masks.after_reset(lane, *result)
@@ -135,7 +135,7 @@ class PythonVector:
             if not isinstance(result, tuple) or len(result) != 5:
                 raise EnvError(
                     f"environment {self.name!r}: step() must return (observation, reward, terminated, truncated, "
-                    f"info), not a {type(result).__name__}{_count(result)}"
+                    f"info), not {type_name(result)}{_count(result)}"
                 )
             observation, reward, terminated, truncated, info = result
             self._infos[lane] = info

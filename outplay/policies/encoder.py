@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from outplay.errors import ConfigError
+from outplay.errors import ConfigError, nearest
 from outplay.groups import ModelConfig
 from outplay.memory import check_parameters
 from outplay.policies.pooling import SequencePool
@@ -70,8 +70,9 @@ def embedding_leaf(leaves: tuple[Leaf, ...], key: str | None) -> int | None:
         return None
     found = [i for i, leaf in enumerate(leaves) if leaf.path == (key,)]
     if not found:
-        names = ", ".join(leaf.name for leaf in leaves)
-        raise ConfigError(f"model.action_embeddings: there is no observation[{key!r}], but {names}")
+        keys = list(dict.fromkeys(str(leaf.path[0]) for leaf in leaves if leaf.path))
+        hint = nearest(key, keys) if keys else "; a Dict observation is needed"
+        raise ConfigError(f"model.action_embeddings: there is no observation[{key!r}]{hint}")
     leaf = leaves[found[0]]
     if not isinstance(leaf.space, spaces.Box) or len(leaf.shape) != 2 or leaf.is_image:
         raise ConfigError(f"model.action_embeddings: {leaf.name} must be a Box of shape (n, d), not {leaf.space}")

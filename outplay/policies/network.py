@@ -216,8 +216,8 @@ class Network(nn.Module):
         """The network itself: an alias for code written for RLlib, `policy.model.base_model.summary()`."""
         return self
 
-    def summary(self) -> str:
-        """Print and return a table of the layers, the shapes of their parameters, and the number of parameters."""
+    def summary(self) -> None:
+        """Print a table of the layers, the shapes of their parameters, and the number of parameters."""
         rows = [
             (name or "(own)", type(module).__name__, _shapes(module), f"{count:,}")
             for name, module in self.named_modules()
@@ -226,9 +226,7 @@ class Network(nn.Module):
         total = sum(p.numel() for p in self.parameters())
         rows = [("layer", "type", "shapes", "parameters"), *rows, ("total", "", "", f"{total:,}")]
         name, kind, shape, count = (max(len(row[i]) for row in rows) for i in range(4))
-        text = "\n".join(f"{a:<{name}}  {b:<{kind}}  {c:<{shape}}  {d:>{count}}" for a, b, c, d in rows)
-        print(text)
-        return text
+        print("\n".join(f"{a:<{name}}  {b:<{kind}}  {c:<{shape}}  {d:>{count}}" for a, b, c, d in rows))
 
 
 def _shapes(module: nn.Module) -> str:

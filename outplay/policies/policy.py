@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outplay import spaces
 from outplay.cudagraphs import CapturedActing
-from outplay.errors import CheckpointError, ConfigError, EnvError
+from outplay.errors import CheckpointError, ConfigError, EnvError, described
 from outplay.masks import checked_mask, mask_in, mask_key, mask_sizes
 from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.dense import Dense
@@ -196,9 +196,9 @@ class Policy:
         """
         rows = spaces.empty(self.leaves, len(observations))
         for row, observation in enumerate(observations.values()):
-            spaces.write(observation, self.leaves, rows, row, "this is")
+            spaces.write(observation, self.leaves, rows, row, "")
         if masks is None and mask_key(self.observation_space) is not None:
-            masks = {name: mask_in(seen, self.observation_space, "this is") for name, seen in observations.items()}
+            masks = {name: mask_in(seen, self.observation_space, "") for name, seen in observations.items()}
         mask = None if masks is None else self._checked_masks(masks, list(observations))
         in_env, next_state, extras = self.act_on_rows(rows, state, mask, explore, rng)
         # Scalars become Python numbers; arrays stay arrays.
@@ -219,7 +219,7 @@ class Policy:
         """As `act`, for a user's observations and state, which are checked. The actions are the environment's."""
         for leaf, values in zip(self.leaves, rows, strict=True):
             if (wrong := spaces.invalid_value(leaf, values)) is not None:
-                raise EnvError(f"this is an {spaces.element(leaf, wrong[0][1:])} that {wrong[1]}")
+                raise EnvError(described("", spaces.element(leaf, wrong[0][1:]), f"that {wrong[1]}"))
         actions, next_state, extras = self.act(rows, self._checked_state(state, len(rows[0])), mask, explore, rng)
         return self.to_env(actions), next_state, extras
 
@@ -241,7 +241,7 @@ class Policy:
         if not isinstance(masks, Mapping) or set(masks) != set(names):
             raise ConfigError("masks must have the same names as the observations")
         sizes = mask_sizes(self.action_space)
-        return np.stack([checked_mask(masks[name], sizes, "this is") for name in names])
+        return np.stack([checked_mask(masks[name], sizes, "") for name in names])
 
     def _make_network(self, generator: torch.Generator) -> Network:
         sizes = self.distribution.num_params, self.distribution.num_constant

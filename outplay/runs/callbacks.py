@@ -69,12 +69,19 @@ class Callback:
 _METHODS = frozenset(name for name in vars(Callback) if name.startswith("on_"))
 
 
+def is_import_path(name: str) -> bool:
+    """Whether this names a callback to import (module:Class or module.Class), not one that a package registers."""
+    return ":" in name or ("." in name and name not in registry.callbacks)
+
+
 def find_callback(name: str, folders: Iterable[Path] = ()) -> type[Callback]:
     """The callback class for an import path (`module:Class`) or for a name that an installed package registers.
 
     The module of an import path is also searched in `folders`.
     """
-    found = import_object("callbacks", name, folders, "class") if ":" in name else registry.callbacks.load(name)
+    found = (
+        import_object("callbacks", name, folders, "class") if is_import_path(name) else registry.callbacks.load(name)
+    )
     if not (isinstance(found, type) and issubclass(found, Callback)):
         raise ConfigError(f"callbacks: {name!r} is not a subclass of outplay.Callback")
     return found
@@ -110,7 +117,7 @@ def _check(callback: Any) -> None:
 def check_callback_trust(recorded: Sequence[str], given: Sequence[str], trust: bool, where: str) -> None:
     """Raise CheckpointError if a recorded import path is neither repeated nor trusted. Registered names are trusted."""
     for path in recorded:
-        if ":" in path and path not in given and not trust:
+        if is_import_path(path) and path not in given and not trust:
             raise CheckpointError(
                 f"{where} names the callback {path!r}, which would be imported; if you trust it, repeat it with "
                 f"--callback {path}, or add --trust"

@@ -16,6 +16,7 @@ from outplay.envs.lookup import apply_registrations as apply_registrations  # tu
 from outplay.envs.lookup import registrations as registrations
 from outplay.errors import CheckpointError, ConfigError
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
+from outplay.runs.callbacks import is_import_path as is_callback_path
 from outplay.runs.checkpoint import NoCheckpointError, find_checkpoint
 from outplay.runs.experiments import Experiment, nested
 from outplay.runs.experiments import experiment as checked_experiment
@@ -175,7 +176,7 @@ def with_settings(experiment: Experiment, algorithm: Algorithm, settings: Mappin
 def recorded_settings(experiment: Experiment, algorithm: Algorithm) -> dict[str, Any]:
     """The content of config.yaml: all settings, and the folders that modules were imported from."""
     body = experiment.model_dump(mode="json", exclude={"name", "env", "config"})
-    found = [folder for path in experiment.callbacks if ":" in path for folder in import_folders(path)]
+    found = [folder for path in experiment.callbacks if is_callback_path(path) for folder in import_folders(path)]
     body["import_from"] = list(dict.fromkeys(str(folder) for folder in [*algorithm.env_folders, *found]))
     body["config"] = {key: value for key, value in algorithm.get_config().items() if key != "env"}
     return {"env": import_path(algorithm.env_spec.name), **body}

@@ -72,17 +72,20 @@ def test_a_single_action_with_a_state() -> None:
 
 
 def test_an_observation_of_another_shape_is_refused() -> None:
-    with PPO(env="CartPole-v1", config=CONFIG) as trainer, pytest.raises(outplay.EnvError, match=r"of shape \(3,\)"):
+    with PPO(env="CartPole-v1", config=CONFIG) as trainer, pytest.raises(outplay.EnvError, match=r"has shape \(3,\)"):
         trainer.compute_single_action(np.zeros(3, np.float32))
 
 
 @pytest.mark.parametrize(
     ("observation", "sentence"),
     [
-        ((np.zeros(4, np.float32), {}), r"this is \(observation, info\) where the observation alone is needed"),
-        (np.full(4, np.nan, np.float32), r"this is an observation\[0\] that is nan"),
-        ("four", "this is an observation of shape"),
-        (None, "this is an observation of shape"),
+        (
+            (np.zeros(4, np.float32), {}),
+            r"^the observation is \(observation, info\) where the observation alone is needed",
+        ),
+        (np.full(4, np.nan, np.float32), r"^observation\[0\] is nan"),
+        ("four", "^the observation has shape"),
+        (None, "^the observation has shape"),
     ],
 )
 def test_what_is_no_observation_is_refused(observation: Any, sentence: str) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from outplay.algorithms.curriculum import Level, next_level
 from outplay.envs.examples import Maze
 from outplay.groups import CurriculumConfig
 from tests import probes
+from tests.cli.common import Outcome
+from tests.cli.conftest import cli  # noqa: F401 - a fixture
 
 SMALL = {
     "num_envs": 4, "num_env_groups": 2, "num_workers": 0, "train_batch_size": 20, "sgd_minibatch_size": 20,
@@ -305,6 +308,35 @@ def test_an_environment_without_tasks_is_refused_before_training(env: Any, setti
         PPO(env, {**SMALL, **settings})
 
 
+class Picky(Ladder):
+    """Its first task must be a number."""
+
+    def set_task(self, task: float) -> None:
+        super().set_task(float(task))
+
+
+def test_the_first_task_is_tried_before_anything_is_written(
+    cli: Callable[..., Outcome],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    env = "tests.algorithms.test_curriculum:Picky"
+    code, _, err = cli("train", "--env", env, "--config", "curriculum={levels: [easy]}", "--timesteps", "100")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"environment '{env}' raised in set_task(): ValueError: could not convert string to float: 'easy'" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def two_arguments(train_results: Any, task_settable_env: Any) -> None:
+    """The third argument is missing."""
+
+
+@pytest.mark.parametrize("function", [two_arguments, "tests.algorithms.test_curriculum:two_arguments", lambda: None])
+def test_a_function_with_other_arguments_is_refused(function: Any) -> None:
+    wanted = r"must take \(train_results, task_settable_env, env_ctx\), but it takes \("
+    with pytest.raises(ConfigError, match=rf"^env_task_fn: .*(two_arguments|lambda).* {wanted}"):
+        PPO(Ladder, {**SMALL, "env_task_fn": function})
+
+
 # env_task_fn.
 
 
@@ -316,7 +348,10 @@ def curriculum_fn(train_results: Any, task_settable_env: Any, env_ctx: Any) -> f
     return float(time_steps // 40)
 
 
-@pytest.mark.parametrize("function", [curriculum_fn, "tests.algorithms.test_curriculum:curriculum_fn"])
+_PATH = "tests.algorithms.test_curriculum"
+
+
+@pytest.mark.parametrize("function", [curriculum_fn, f"{_PATH}:curriculum_fn", f"{_PATH}.curriculum_fn"])
 def test_a_function_or_its_import_path_sets_the_task(function: Any, tmp_path: Path) -> None:
     def play(trainer: Algorithm, iterations: int) -> list[Any]:
         return [(trainer.train()["episode_return_max"], trainer.task) for _ in range(iterations)]

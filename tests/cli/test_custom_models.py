@@ -29,22 +29,24 @@ custom:
     num_workers: 0
     num_envs: 4
     train_batch_size: 64
-    model: {custom_model: "%s:Net", custom_model_config: {size: 6}}
+    model: {custom_model: "%s", custom_model_config: {size: 6}}
 """
 
 
-def test_an_experiment_names_a_model_and_a_resume_must_trust_it(cli: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("separator", [":", "."])
+def test_an_experiment_names_a_model_and_a_resume_must_trust_it(cli: Any, tmp_path: Path, separator: str) -> None:
     module = "my_nets_for_a_test"
+    path = f"{module}{separator}Net"
     (tmp_path / f"{module}.py").write_text(MODULE)
-    (tmp_path / "custom.yml").write_text(EXPERIMENT % module)
+    (tmp_path / "custom.yml").write_text(EXPERIMENT % path)
     code, out, err = cli("train", "-f", str(tmp_path / "custom.yml"))
     assert code == 0, err
     assert "--trust" in out + err  # in the commands to go on
     folder = next(path for path in tmp_path.rglob("config.yaml")).parent
-    assert f"custom_model: {module}:Net" in (folder / "config.yaml").read_text()
+    assert f"custom_model: {path}" in (folder / "config.yaml").read_text()
     code, _, err = cli("train", "--resume", str(folder), "--stop", "training_iteration=3")
     assert code == 2
-    assert f"names model.custom_model '{module}:Net', which would be imported" in err
+    assert f"names model.custom_model '{path}', which would be imported" in err
     assert cli("evaluate", str(folder), "--episodes", "1")[0] == 2
     assert cli("evaluate", str(folder), "--episodes", "1", "--trust")[0] == 0
     assert cli("train", "--resume", str(folder), "--stop", "training_iteration=3", "--trust")[0] == 0

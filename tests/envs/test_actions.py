@@ -196,7 +196,7 @@ def test_text_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
         told = [record.message for record in caplog.records if "text" in record.message]
         assert told == [
             "environment 'tests.envs.odd:Mission': text is left out of its observations: observation['mission'], "
-            "observation['pair'][0] (model.text: ignore)"
+            "observation['pair'][0]; to use it, set model.text: characters"
         ]
         trainer.train()
         path = trainer.save(tmp_path)

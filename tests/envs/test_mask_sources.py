@@ -86,7 +86,7 @@ def test_what_does_not_fit_the_actions_is_no_mask_and_told(kind: str, caplog: py
 
     with PPO(env=Env, config=SMALL) as trainer:
         assert len(trainer.policy.leaves) == 2
-    assert len([r for r in caplog.records if "is not used as an action mask" in r.message]) == 1
+    assert len([r for r in caplog.records if "its actions are not masked: " in r.message]) == 1
 
 
 def test_two_keys_are_ambiguous() -> None:
@@ -193,12 +193,14 @@ def test_a_mask_of_zeros_is_one_sentence(masks: str, algorithm: type[Any]) -> No
         algorithm(env=Flawed, config={**SMALL, "env_config": {"masks": masks}})
     assert str(caught.value) == (
         f"environment 'tests.envs.test_mask_sources:Flawed': {place} a mask that allows no action; allow at least one, "
-        "or end the episode a step earlier (lane 0, after step 2 of its episode)"
+        "or end the episode a step earlier (environment 0, after step 2 of its episode)"
     )
 
 
 def test_an_info_that_lacks_its_mask() -> None:
-    with pytest.raises(EnvError, match=r"step\(\) returned an info without 'action_mask', .* \(lane 0, after step 2"):
+    with pytest.raises(
+        EnvError, match=r"step\(\) returned an info without 'action_mask', .* \(environment 0, after step 2"
+    ):
         PPO(env=Flawed, config={**SMALL, "env_config": {"masks": "info", "forgets": True}})
 
 
@@ -242,7 +244,9 @@ def test_observations_as_the_environment_gives_them() -> None:
                     env.step(action)
             only = trainer.compute_single_action(observation, mask=[0, 1, 0, 0, 1] if several else [0, 1, 0, 0])
             assert np.array_equal(only, [1, 1] if several else 1)
-            with pytest.raises(EnvError, match=r"this is an observation without observation\['action_mask'\]"):
+            with pytest.raises(
+                EnvError, match=r"^the observation has no observation\['action_mask'\], its action mask"
+            ):
                 trainer.compute_single_action({"observation": observation["observation"]})
 
 
@@ -279,7 +283,7 @@ def test_any_random_mask_is_kept() -> None:
 def test_masks_by_part_are_concatenated() -> None:
     for mask in (([1, 0, 1], [0, 1]), [np.array([1, 0, 1]), np.array([0, 1])], [1, 0, 1, 0, 1]):
         assert checked_mask(mask, [3, 2], "").tolist() == [True, False, True, False, True]
-    with pytest.raises(EnvError, match="that is not an array"):
+    with pytest.raises(EnvError, match="a mask that is a tuple, not an array"):
         checked_mask(([1, 0], [0, 1, 1]), [3, 2], "it is")
 
 

@@ -50,7 +50,7 @@ def test_a_number_that_is_not_finite_is_found(at: int, when: str, batch_mode: st
 def test_an_observation_that_is_given_is_named_in_the_same_way() -> None:
     with (
         PPO(env=probes.Walk, config=SMALL) as trainer,
-        pytest.raises(EnvError, match=r"this is an observation\[1\] that is nan"),
+        pytest.raises(EnvError, match=r"^observation\[1\] is nan"),
     ):
         trainer.compute_single_action(np.array([0.0, np.nan], np.float32))
 

@@ -189,7 +189,8 @@ def test_weights_of_the_policy_and_of_all_workers(trainer: DQN) -> None:
 
 def test_the_model_describes_itself(trainer: DQN, capsys: pytest.CaptureFixture[str]) -> None:
     model = trainer.get_policy().model
-    model.base_model.summary()
+    returned: Any = model.base_model.summary()
+    assert returned is None  # a notebook would show it again
     out = capsys.readouterr().out
     assert "advantage_head" in out
     assert f"{sum(parameter.numel() for parameter in model.parameters()):,}" in out.splitlines()[-1]
@@ -230,7 +231,7 @@ def test_all_settings_have_their_names_and_take_their_values() -> None:
         ({"evaluation_duration": None}, "evaluation_duration must be an integer of at least 1, not None"),
         (
             {"exploration_config": {"type": "EpsilonGreedy"}},
-            "EpsilonGreedy is for algorithms with Q-values: DQN; here it is StochasticSampling",
+            "EpsilonGreedy is for algorithms with Q-values: DQN; PPO supports StochasticSampling",
         ),
         ({"record_env": True}, "record_env needs evaluation_interval, the iterations between evaluations"),
         ({"num_gpus": 2}, "num_gpus must be an integer of at least 0 and at most 1, not 2"),

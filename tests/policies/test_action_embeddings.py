@@ -103,7 +103,7 @@ def test_logits_are_dot_products() -> None:
 
 
 FLAWS: dict[str, tuple[dict[str, Any], str]] = {
-    "key": ({"model": {"action_embeddings": "offers"}}, r"there is no observation\['offers'\], but observation\['ava"),
+    "key": ({"model": {"action_embeddings": "offers"}}, r"there is no observation\['offers'\]; valid: ava"),
     "shape": ({"model": {"action_embeddings": "wanted"}}, r"observation\['wanted'\] must be a Box of shape \(n, d\)"),
     "dueling": ({"model": EMBEDDED}, "model.action_embeddings needs dueling: false"),
 }

@@ -404,7 +404,7 @@ def test_single_actions_with_a_state_and_a_mask() -> None:
         assert actions == {"left": 0, "right": 2}
         with pytest.raises(ConfigError, match=r"get_policy\(\).initial_state\(1\) gives the first"):
             trainer.compute_single_action(observation, {"count": np.zeros(2, np.int64)})
-        with pytest.raises(EnvError, match=r"this is a mask of shape \(2,\); one entry per choice is needed: \(3,\)"):
+        with pytest.raises(EnvError, match=r"^the mask has shape \(2,\); one value per action is needed: \(3,\)"):
             trainer.compute_single_action(observation, mask=[True, False])
         with pytest.raises(ConfigError, match="masks must have the same names as the observations"):
             trainer.compute_actions({"left": observation}, masks=masks)

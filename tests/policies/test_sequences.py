@@ -59,7 +59,7 @@ FLAWS: list[tuple[Padded, Any, str]] = [
     (CHOICES, (0,), r"an o with an element that is not in its space Discrete\(5, start=1\)"),
     (CHOICES, (6,), "an o with an element that is not in its space"),
     (CHOICES, ("a",), "an o with an element that is not in its space"),
-    (CHOICES, 3, "an o that is a int, not a sequence"),
+    (CHOICES, 3, "an o that is an int, not a sequence"),
     (BOXES, (np.zeros(3),), "an o with an element that is not in its space Box"),
     (BOXES, (np.zeros(2), np.zeros(3)), "an o with an element that is not in its space Box"),
     (Padded(spaces.Discrete(256), 3, is_text=True), ("a",), "an o that is a tuple, not a string"),

@@ -388,10 +388,11 @@ def test_import_paths_in_an_experiment_file(scene: Scene, capsys: pytest.Capture
     assert len(list((scene.folder / "results").glob("*/*"))) == 1
 
 
+@pytest.mark.parametrize("counter", ["mycallbacks:Counter", "mycallbacks.Counter"])
 def test_names_in_a_run_are_not_imported_unless_repeated_or_trusted(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
+    scene: Scene, capsys: pytest.CaptureFixture[str], counter: str
 ) -> None:
-    both = ["--callback", "mycallbacks:Counter", "--callback", "mycallbacks:Second"]
+    both = ["--callback", counter, "--callback", "mycallbacks:Second"]
     assert scene.outplay(*TRAIN, *both) == 0
     resume = ["train", "--resume", str(scene.run())]
     capsys.readouterr()
@@ -399,8 +400,8 @@ def test_names_in_a_run_are_not_imported_unless_repeated_or_trusted(
         assert scene.outplay(*resume, *given) == 2
         (told,) = capsys.readouterr().err.splitlines()
         assert told == (
-            f"outplay: run {scene.run()} names the callback 'mycallbacks:Counter', which would be imported; if you "
-            "trust it, repeat it with --callback mycallbacks:Counter, or add --trust"
+            f"outplay: run {scene.run()} names the callback '{counter}', which would be imported; if you "
+            f"trust it, repeat it with --callback {counter}, or add --trust"
         )
         assert not scene.was_imported
     for stop, more in ((3, both), (4, ["--trust"])):
@@ -417,7 +418,7 @@ def test_names_in_a_run_are_not_imported_unless_repeated_or_trusted(
     scene.monkeypatch.chdir(scene.folder / "elsewhere")
     capsys.readouterr()
     assert scene.outplay(*resume, "--stop", "training_iteration=5", *both) == 2
-    assert "no module 'mycallbacks' for callbacks 'mycallbacks:Counter'" in capsys.readouterr().err
+    assert f"no module 'mycallbacks' for callbacks '{counter}'" in capsys.readouterr().err
     assert scene.outplay(*resume, "--stop", "training_iteration=5", "--trust") == 0
 
 

@@ -157,8 +157,8 @@ def test_requests_are_obeyed(tmp_path: Path) -> None:
     ("body", "sentence"),
     [
         ({"stop": {"evaluation/episode_return_mean": 1}}, "needs evaluation_interval; otherwise it is never reached"),
-        ({"config": {"env_config": {"table": {1: 5}}}}, "env_config.table: keys must be strings, and 1 is a int"),
-        ({"config": {"env_config": {"thing": object()}}}, "env_config.thing is a object, which cannot be saved"),
+        ({"config": {"env_config": {"table": {1: 5}}}}, "env_config.table: keys must be strings, and 1 is an int"),
+        ({"config": {"env_config": {"thing": object()}}}, "env_config.thing is an object, which cannot be saved"),
         ({"stop": {"curriculum_level": 1}}, "stop: a condition on curriculum_level needs a curriculum; otherwise"),
         (
             {

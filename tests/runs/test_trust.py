@@ -6,13 +6,16 @@ import hashlib
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from outplay import PPO, EnvError
-from tests.cli.common import SMALL, exit_code
+from outplay import PPO, CheckpointError, EnvError
+from outplay.envs import check_trust
+from tests.cli.common import SMALL, Outcome, exit_code
+from tests.cli.conftest import cli  # noqa: F401 - a fixture
 
 MODULE = """
 from pathlib import Path
@@ -113,3 +116,24 @@ def test_only_trust_looks_into_folders_that_a_checkpoint_names(scene: Scene) -> 
     assert scene.imported() == []
     with PPO.from_checkpoint(scene.checkpoint, trust=True):
         assert scene.imported() == ["hostile"]
+
+
+@pytest.mark.parametrize("env", ["outplay.envs.examples:RepeatAfterMe", "outplay.envs.examples.memory.RepeatAfterMe"])
+def test_an_example_of_outplay_needs_no_trust(cli: Callable[..., Outcome], tmp_path: Path, env: str) -> None:  # noqa: F811
+    code, out, err = cli("train", "--env", env, *SMALL, "--stop", "training_iteration=1")
+    assert code == 0, err
+    assert "--trust" not in out
+    (run,) = (tmp_path / "results").glob("*/*")
+    assert cli("train", "--resume", str(run), "--stop", "training_iteration=2")[0] == 0
+    code, out, err = cli("evaluate", str(run), "--episodes", "1")
+    assert code == 0, err
+    assert "\n1 episode, " in out
+
+
+@pytest.mark.parametrize(
+    "env", ["outplay.imports:import_for", "outplay.envs.examples.maze:np.load", "outplay.envs.examples:maze.np"]
+)
+def test_other_names_in_outplay_need_trust(env: str) -> None:
+    """A function that imports, or that reads files, may be called with any env_config."""
+    with pytest.raises(CheckpointError, match="which would be imported; if you trust it"):
+        check_trust(env, None, False, "it", "add --trust")
