@@ -104,7 +104,7 @@ def test_an_episode_that_is_over_need_not_allow_anything() -> None:
 
 FLAWS: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({"mask": [0, 0, 0]}, r"action_masks\(\) returned a mask that allows no action"),
-    "shape": ({"mask": [1, 1]}, r"action_masks\(\) returned a mask of shape \(2,\); one value per action is needed: \(3,\)"),
+    "shape": ({"mask": [1, 1]}, r"returned a mask of shape \(2,\); one value per action is needed: \(3,\)"),
     "matrix": ({"mask": [[1, 1, 1]]}, r"a mask of shape \(1, 3\)"),
     "values": ({"mask": [1, 0, 2]}, r"a mask with values other than True and False \(1 and 0\)"),
     "texts": ({"mask": ["yes", "no", "no"]}, "a mask with values other than True and False"),
