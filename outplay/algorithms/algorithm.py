@@ -269,37 +269,52 @@ class Algorithm(Generic[C_co]):
         return self.policy
 
     def compute_single_action(
-        self, observation: Any, state: dict[str, Any] | None = None, explore: bool | None = None, mask: Any = None
+        self,
+        observation: Any,
+        state: Any = None,
+        explore: bool | None = None,
+        mask: Any = None,
+        prev_reward: Any = None,
     ) -> Any:
         """The action for one observation. With a recurrent `state`: (action, next state, extras).
 
         Without a state, the observation is treated as the first of an episode. `explore` overrides the setting. `mask`
-        is the environment's action mask; default: the one in the observation, if it has one.
+        is the environment's action mask; default: the one in the observation, if it has one. `prev_reward` is the
+        reward of the last step, for networks with lstm_use_prev_reward; it is 0 at the start of an episode.
 
         >>> state = trainer.get_policy().initial_state(1)
         >>> action, state, _ = trainer.compute_single_action(observation, state)
         """
         explore = self.config.explore if explore is None else explore
-        return acting.single_action(self.policy, self._action_rng, observation, state, explore, mask)
+        return acting.single_action(self.policy, self._action_rng, observation, state, explore, mask, prev_reward)
 
     def compute_actions(
-        self, observations: Mapping[Any, Any], explore: bool | None = None, masks: Mapping[Any, Any] | None = None
-    ) -> dict[Any, Any]:
+        self,
+        observations: Mapping[Any, Any],
+        state: Any = None,
+        explore: bool | None = None,
+        masks: Mapping[Any, Any] | None = None,
+        prev_reward: Mapping[Any, Any] | None = None,
+    ) -> Any:
         """Actions for a batch of observations, by name. For an array of observations, see `predict`.
+
+        With a recurrent `state`, which has one row per observation in their order: (actions, next state, extras).
+        Masks and rewards are by name, too; otherwise they are as in `compute_single_action`.
 
         >>> trainer.compute_actions({"left": obs1, "right": obs2})
         {'left': 0, 'right': 1}
         """
         explore = self.config.explore if explore is None else explore
-        return acting.actions_by_name(self.policy, self._action_rng, observations, explore, masks)
+        return acting.actions_by_name(self.policy, self._action_rng, observations, state, explore, masks, prev_reward)
 
     def predict(
         self,
         observation: Any,
-        state: Mapping[str, np.ndarray] | None = None,
+        state: Any = None,
         episode_start: Any = None,
         deterministic: bool = False,
         action_masks: Any = None,
+        prev_reward: Any = None,
     ) -> tuple[Any, dict[str, np.ndarray] | None]:
         """(actions, next state) for one observation or a batch, as in Stable-Baselines3.
 
@@ -308,6 +323,8 @@ class Algorithm(Generic[C_co]):
         episode_start  where it is true, the state is reset: one boolean per observation
         deterministic  the most likely actions, instead of exploring
         action_masks   of the environment: one, or one per observation; default: those in the observations, if any
+        prev_reward    of the last step: one, or one per observation; for networks with lstm_use_prev_reward. Where an
+                       episode starts, it is not used
 
         The next state is None if the policy has none.
 
@@ -315,7 +332,7 @@ class Algorithm(Generic[C_co]):
         >>> actions, state = trainer.predict(batch, state, episode_start=terminated | truncated)
         """
         return acting.predict(
-            self.policy, self._action_rng, observation, state, episode_start, deterministic, action_masks
+            self.policy, self._action_rng, observation, state, episode_start, deterministic, action_masks, prev_reward
         )
 
     def get_config(self) -> dict[str, Any]:

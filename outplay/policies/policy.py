@@ -184,15 +184,15 @@ class Policy:
     def act_by_name(
         self,
         observations: Mapping[Any, Any],
-        state: dict[str, Array] | None,
+        state: dict[str, Array],
         masks: Mapping[Any, Any] | None,
         explore: bool,
         rng: np.random.Generator,
     ) -> tuple[dict[Any, Any], dict[str, Array], dict[str, Array]]:
         """(actions by name in the environment's format, next state, extras) for observations by name.
 
-        `state` has one row per observation; None means the initial state. `masks` are by name, too; default: those in
-        the observations, if they have any.
+        `state` has one row per observation. `masks` are by name, too; default: those in the observations, if they have
+        any.
         """
         rows = spaces.empty(self.leaves, len(observations))
         for row, observation in enumerate(observations.values()):
@@ -211,31 +211,38 @@ class Policy:
     def act_on_rows(
         self,
         rows: Leaves,
-        state: Mapping[str, Array] | None,
+        state: dict[str, Array],
         mask: Array | None,
         explore: bool,
         rng: np.random.Generator,
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-        """As `act`, for a user's observations and state, which are checked. The actions are the environment's."""
+        """As `act`, for a user's observations, which are checked. The actions are the environment's."""
         for leaf, values in zip(self.leaves, rows, strict=True):
             if (wrong := spaces.invalid_value(leaf, values)) is not None:
                 raise EnvError(described("", spaces.element(leaf, wrong[0][1:]), f"that {wrong[1]}"))
-        actions, next_state, extras = self.act(rows, self._checked_state(state, len(rows[0])), mask, explore, rng)
+        actions, next_state, extras = self.act(rows, state, mask, explore, rng)
         return self.to_env(actions), next_state, extras
 
-    def _checked_state(self, state: Mapping[str, Any] | None, lanes: int) -> dict[str, Array]:
-        """Check a recurrent state given by the user. None means the initial state."""
+    def state_from(self, given: Any, rewards: Array | None, lanes: int) -> dict[str, Array]:
+        """The state before the next step, from a user's: a dict, or a list in the order of its names. None starts
+        episodes. `rewards` are those of the last step, for a network that gets them."""
         initial = self.initial_state(lanes)
-        if state is None:
+        if given is None:
             return initial
-        given = {name: np.asarray(array) for name, array in state.items()}
+        state = _as_arrays(given, initial)
         expected = {name: (array.shape, array.dtype) for name, array in initial.items()}
-        if {name: (array.shape, array.dtype) for name, array in given.items()} != expected:
+        if state is None or {name: (array.shape, array.dtype) for name, array in state.items()} != expected:
+            names = f" ({', '.join(initial)})" if initial else ""
             raise ConfigError(
-                f"this recurrent state does not fit the policy: get_policy().initial_state({lanes}) gives the first "
-                "one, and each call returns the next"
+                f"this recurrent state{names} does not fit the policy: get_policy().initial_state({lanes}) gives the "
+                "first one, and each call returns the next"
             )
-        return given
+        if rewards is None and self._previous.uses_reward:
+            raise ConfigError(
+                "the network gets the previous reward (lstm_use_prev_reward): with a state, give prev_reward, too; at "
+                "the start of an episode it is 0"
+            )
+        return state if rewards is None else self.with_rewards(state, rewards)
 
     def _checked_masks(self, masks: Mapping[Any, Any], names: list[Any]) -> Array:
         if not isinstance(masks, Mapping) or set(masks) != set(names):
@@ -341,3 +348,17 @@ class Policy:
         """Precompute everything that depends only on the weights. Called after each change of the weights."""
         self.network.freeze()
         self._dense = Dense.of(self.network) if self.device.type == "cpu" else None
+
+
+def _as_arrays(given: Any, initial: dict[str, Array]) -> dict[str, Array] | None:
+    """A user's state by name, None if it is none. In a list, as RLlib's, the state of one episode may lack an axis."""
+    try:
+        if isinstance(given, Mapping):
+            return {name: np.asarray(array) for name, array in given.items()}
+        if not isinstance(given, (list, tuple)) or len(given) != len(initial):
+            return None
+        rows = [np.asarray(array, first.dtype) for array, first in zip(given, initial.values(), strict=True)]
+    except (TypeError, ValueError):  # not numbers, or ragged
+        return None
+    pairs = zip(rows, initial.items(), strict=True)
+    return {name: row[None] if (1, *row.shape) == first.shape else row for row, (name, first) in pairs}

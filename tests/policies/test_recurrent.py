@@ -178,15 +178,15 @@ def test_single_actions_carry_the_state(core: str) -> None:
         first = {name: array.copy() for name, array in state.items()}
         outputs = []
         for _ in range(3):
-            action, state, extras = trainer.compute_single_action(1, state, explore=False)
+            action, state, extras = trainer.compute_single_action(1, state, explore=False, prev_reward=0.0)
             assert action in (0, 1)
             outputs.append(extras["dist"])
         assert not np.array_equal(outputs[0], outputs[1])  # the same observation, another state
-        again = trainer.compute_single_action(1, first, explore=False)[2]["dist"]
+        again = trainer.compute_single_action(1, first, explore=False, prev_reward=0.0)[2]["dist"]
         assert np.array_equal(again, outputs[0])
-        _, state = trainer.predict(np.array([0, 1]), trainer.get_policy().initial_state(2))
+        _, state = trainer.predict(np.array([0, 1]), trainer.get_policy().initial_state(2), prev_reward=[0.0, 1.0])
         assert set(state) == set(first)
-        with pytest.raises(ConfigError, match="recurrent state does not fit"):
+        with pytest.raises(ConfigError, match=r"recurrent state \(.*\) does not fit"):
             trainer.compute_single_action(1, {"h": np.zeros((1, 2))})
 
 
