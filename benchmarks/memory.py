@@ -22,7 +22,7 @@ CORES: dict[str, dict[str, Any]] = {
     "LSTM": {"use_lstm": True, "lstm_cell_size": 64},
     "GRU": {"use_gru": True, "lstm_cell_size": 64},
     "attention": {"use_attention": True},
-    "none": {},
+    "none": {"use_lstm": False},
 }
 SHARED: dict[str, Any] = {"num_workers": 0, "metrics_num_episodes": 20}
 CARTPOLE = {"lr_schedule": [[0, 1e-3], [400_000, 0.0]]}

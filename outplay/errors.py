@@ -16,7 +16,7 @@
     ├── EnvError                                an environment does not exist, or violates the Gymnasium API
     │   └── EnvTimeoutError    (TimeoutError)   a step or reset exceeded env_step_timeout_s
     ├── CheckpointError                         a checkpoint is missing, damaged, or does not fit
-    ├── CallbackError                           a callback raised, or added a metric that is not a number
+    ├── CallbackError                           a callback, a custom model or distribution raised, or a wrong metric
     ├── RunError                                a run cannot continue: its folder, its disk, its files
     └── TuneError                               trials of a study have failed
 
@@ -124,7 +124,8 @@ class CheckpointError(OutplayError):
 
 
 class CallbackError(OutplayError):
-    """A callback raised, or added a metric that is not a number; the message names the callback."""
+    """Code of the user's raised during a run: a callback, env_task_fn, a custom model or action distribution. Or a
+    callback added a metric that is not a number. The message names the code."""
 
 
 class RunError(OutplayError):

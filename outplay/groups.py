@@ -124,7 +124,25 @@ class ModelConfig(Settings):
         if chosen and self.vf_share_layers is False:
             raise ValueError(f"vf_share_layers: with {chosen[0]}, policy and value share their layers; leave it out")
         if not chosen and (self.lstm_use_prev_action or self.lstm_use_prev_reward):
-            raise ValueError("lstm_use_prev_action and lstm_use_prev_reward need use_lstm, use_gru or use_attention")
+            custom = "; a recurrent custom_model does not get them" if self.custom_model is not None else ""
+            raise ValueError(
+                f"lstm_use_prev_action and lstm_use_prev_reward need use_lstm, use_gru or use_attention{custom}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _without_effect(self) -> Self:
+        """Refuse settings that have no effect. A core that is switched off by name (use_lstm: false) may have them."""
+        if self.custom_model_config and self.custom_model is None:
+            raise ValueError("custom_model_config needs a custom_model, whose arguments it has")
+        if not self.is_recurrent and not self.model_fields_set & {"use_lstm", "use_gru", "use_attention"}:
+            cells, attention = "use_lstm or use_gru", "use_attention"
+            needs = {name: attention for name in type(self).model_fields if name.startswith("attention_")}
+            needs["lstm_cell_size"] = cells
+            if self.custom_model is None:
+                needs["max_seq_len"] = "use_lstm, use_gru, use_attention or a recurrent custom_model"
+            if given := [name for name in type(self).model_fields if name in self.model_fields_set & needs.keys()]:
+                raise ValueError(f"{given[0]} needs {needs[given[0]]}: without it, it has no effect")
         return self
 
     @property

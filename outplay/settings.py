@@ -363,6 +363,9 @@ def _words(kind: Any, bounds: str = "", many: bool = False) -> str:
         return "a function"
     if isinstance(kind, type) and issubclass(kind, Settings):
         return "settings (key: value)"
-    if parts := get_args(kind):
+    parts = get_args(kind)
+    if type in parts:
+        return "an import path, a class or null"
+    if parts:
         return " or ".join(_words(part, bounds, many) for part in parts)
     return "anything" if kind is Any else str(kind)

@@ -5,7 +5,7 @@
             ...
 
         def forward(self, observation):  # a batch of B observations, in the structure of the observation space
-            return features  # (B, any number)
+            return features  # (B, F); F is up to the model
 
 Outplay adds the heads for actions and values. A recurrent model also has a state:
 
@@ -28,7 +28,9 @@ from torch import Tensor, nn
 
 from outplay.errors import ConfigError
 from outplay.policies.encoder import CLIP_RANGE, Normalisers
-from outplay.policies.recurrent import PREVIOUS, Core, State
+from outplay.policies.foreign import running, trying
+from outplay.policies.recurrent import Core, State
+from outplay.policies.trial import check_features, check_layers, initial_state, num_features, who, wrong
 from outplay.spaces import Leaf
 
 Array = np.ndarray
@@ -43,13 +45,16 @@ class CustomEncoder(nn.Module):
         super().__init__()
         self.leaves = leaves
         self.model = model
-        outputs = _tried(model, lambda: model(nested(_zeros(leaves, 2), leaves)))
-        self.num_features = _num_features(model, outputs)
+        self._who = who(model)
+        self.num_features = num_features(model, lambda rows: model(nested(_examples(leaves, rows), leaves)))
 
     def forward(self, observations: tuple[Tensor, ...], normalisers: Normalisers, dtype: torch.dtype) -> Tensor:  # noqa: ARG002
         inputs = zip(_normalised(observations, normalisers), self.leaves, strict=True)
-        features: Tensor = self.model(nested(tuple(x.to(_dtype(leaf)) for x, leaf in inputs), self.leaves))
-        return features
+        observation = nested(tuple(x.to(_dtype(leaf)) for x, leaf in inputs), self.leaves)
+        with running(self._who):
+            features: Tensor = self.model(observation)
+        check_features(self._who, features, len(observations[0]), self.num_features)
+        return features.float()
 
 
 class FlatEncoder(nn.Module):
@@ -74,16 +79,31 @@ class CustomCore(Core):
         super().__init__()
         self.model = model
         self.leaves = leaves
-        self._initial = _checked_state(model)
-        rows = torch.cat([x.reshape(2, -1).float() for x in _zeros(leaves, 2)], -1)
-        state = {name: torch.from_numpy(np.stack([array] * 2)) for name, array in self._initial.items()}
-        outputs = _tried(model, lambda: self._step(rows, state))
-        if not (isinstance(outputs, tuple) and len(outputs) == 2 and isinstance(outputs[1], Mapping)):
-            raise _wrong(model, "has initial_state(), so forward() must return (features, next state as a dict)")
-        shapes = {name: tuple(tensor.shape) for name, tensor in outputs[1].items()}
-        if shapes != (expected := {name: (2, *array.shape) for name, array in self._initial.items()}):
-            raise _wrong(model, f"must return a state of the same shapes: for two episodes {expected}, not {shapes}")
-        self.num_outputs = _num_features(model, outputs[0])
+        self._who = who(model)
+        self._initial = initial_state(model)
+        self.num_outputs = num_features(model, self._tried_features)
+
+    def _tried_features(self, rows: int) -> Any:
+        """The features of the second step of `rows` episodes."""
+        state = {name: torch.from_numpy(array) for name, array in self.initial(rows).items()}
+        expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+        inputs = torch.cat([x.reshape(rows, -1).float() for x in _examples(self.leaves, rows)], -1)
+        features: Any = None
+        for _ in range(2):
+            outputs = self._step(inputs, state)
+            if not (isinstance(outputs, tuple) and len(outputs) == 2 and isinstance(outputs[1], Mapping)):
+                raise wrong(self._who, "has initial_state(), so forward() must return (features, next state as a dict)")
+            features, state = outputs[0], dict(outputs[1])
+            if any(not isinstance(tensor, Tensor) for tensor in state.values()):
+                raise wrong(self._who, "must return a state of tensors")
+            found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+            if found != expected:
+                raise wrong(
+                    self._who,
+                    f"must return a state of the same shapes and types as initial_state(): for a batch of {rows} "
+                    f"{_in_words(expected)}, not {_in_words(found)}",
+                )
+        return features
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: array.shape for name, array in self._initial.items()}
@@ -97,8 +117,10 @@ class CustomCore(Core):
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         outputs = []
         for rows in x:
-            features, state = self._step(rows, state)
-            outputs.append(features)
+            with running(self._who):
+                features, state = self._step(rows, state)
+            check_features(self._who, features, len(rows), self.num_outputs)
+            outputs.append(features.float())
         return torch.stack(outputs), state
 
     def _step(self, rows: Tensor, state: State) -> Any:
@@ -116,24 +138,14 @@ def make_model(
     """An instance of a custom model. `generator` determines the weights that it draws."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
-        try:
+        keywords = f" and the keyword arguments {', '.join(config)}" if config else ""
+        with trying(f"model.custom_model {kind.__name__}", f"when called with the observation space{keywords}"):
             model = kind(space, **config)
-        except TypeError as error:
-            raise ConfigError(
-                f"model.custom_model {kind.__name__}: it is called with the observation space, and custom_model_config "
-                f"as keyword arguments ({', '.join(config) or 'none are given'}): {error}"
-            ) from error
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model.custom_model {kind.__name__}: a torch.nn.Module is needed, not {type(model).__name__}"
         )
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.dtype != torch.float32:
-            raise _wrong(
-                model,
-                f"must have float32 parameters and buffers, and {name!r} is {tensor.dtype} (instead of batch "
-                "normalisation, use layer normalisation or normalize_observations)",
-            )
+    check_layers(model)
     return model
 
 
@@ -167,40 +179,20 @@ def _dtype(leaf: Leaf) -> torch.dtype:
     return torch.int64 if is_discrete else torch.float32
 
 
-def _zeros(leaves: tuple[Leaf, ...], rows: int) -> tuple[Tensor, ...]:
-    return tuple(torch.zeros((rows, *leaf.shape), dtype=_dtype(leaf)) for leaf in leaves)
+def _examples(leaves: tuple[Leaf, ...], rows: int) -> tuple[Tensor, ...]:
+    """Observations to try a model with: in their spaces, and not 0 where that is possible."""
+    return tuple(torch.from_numpy(np.stack([_example(leaf.space)] * rows)).to(_dtype(leaf)) for leaf in leaves)
 
 
-def _tried(model: nn.Module, call: Any) -> Any:
-    """The outputs of a first call. Raises ConfigError if it fails."""
-    try:
-        with torch.no_grad():
-            return call()
-    except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else ""
-        raise _wrong(model, f"raised {type(error).__name__} for a batch of two zero observations: {first}") from error
+def _example(space: spaces.Space[Any]) -> Array:
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        return np.broadcast_to(np.asarray(space.start), space.shape or ())
+    if isinstance(space, spaces.Box):
+        example: Array = np.clip(np.full(space.shape, 0.5), space.low, space.high)
+        return example
+    return np.zeros(space.shape or ())
 
 
-def _num_features(model: nn.Module, outputs: Any) -> int:
-    if not isinstance(outputs, Tensor):
-        raise _wrong(model, f"must return a tensor of features (batch, number), not {type(outputs).__name__}")
-    if outputs.dim() != 2 or len(outputs) != 2 or not outputs.is_floating_point():
-        raise _wrong(
-            model,
-            f"must return features of shape (batch, number) as floats: for two observations it returned shape "
-            f"{tuple(outputs.shape)} of {outputs.dtype}",
-        )
-    return int(outputs.shape[1])
-
-
-def _checked_state(model: nn.Module) -> dict[str, Array]:
-    state = _tried(model, model.initial_state)
-    if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()) or not state:
-        raise _wrong(model, "must return a dict of tensors from initial_state(): the state of one episode at its start")
-    if PREVIOUS in state:
-        raise _wrong(model, f"must not name a state {PREVIOUS!r}")
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
-
-
-def _wrong(model: nn.Module, problem: str) -> ConfigError:
-    return ConfigError(f"model.custom_model {type(model).__name__} {problem}")
+def _in_words(state: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> str:
+    """h (2, 16) float32."""
+    return ", ".join(f"{name} {shape} {str(kind).removeprefix('torch.')}" for name, (shape, kind) in state.items())

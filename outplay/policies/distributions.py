@@ -13,7 +13,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from outplay.errors import ConfigError
 from outplay.spaces import action_parts, is_composite
 
 Array = np.ndarray
@@ -40,10 +39,8 @@ class Distribution(Protocol):
         """KL(old ‖ new), (B,)."""
 
 
-def distribution_for(space: spaces.Space[Any], custom: Any = None) -> Distribution:
-    """The distribution for an action space: a `custom` class, called with the space, or the usual one."""
-    if custom is not None:
-        return _checked(custom(space))
+def distribution_for(space: spaces.Space[Any]) -> Distribution:
+    """The distribution for an action space."""
     if is_composite(space):
         return Independent([distribution_for(part) for part in action_parts(space)])
     if isinstance(space, spaces.Discrete):
@@ -54,16 +51,6 @@ def distribution_for(space: spaces.Space[Any], custom: Any = None) -> Distributi
         return Bernoulli(int(np.prod(space.shape)))
     assert isinstance(space, spaces.Box), f"check_action_space() accepted {space}"
     return DiagonalGaussian(int(np.prod(space.shape)))
-
-
-def _checked(distribution: Any) -> Distribution:
-    needed = ("num_params", "num_constant", "shape", "sample", "mode", "log_prob", "entropy", "kl")
-    if missing := [name for name in needed if not hasattr(distribution, name)]:
-        raise ConfigError(
-            f"model.custom_action_dist {type(distribution).__name__} has no {', '.join(missing)}; "
-            "outplay.policies.Distribution lists what a distribution needs"
-        )
-    return distribution  # type: ignore[no-any-return]
 
 
 # Logit of a forbidden action. Its probability is exactly 0. It is finite, so entropy and KL divergence stay

@@ -85,9 +85,15 @@ class Network(nn.Module):
         model = make_model(config.custom_model, config.custom_model_config, joined(self.leaves), self._generator)
         if not is_recurrent(model):
             return CustomEncoder(model, self.leaves), None
-        if config.fcnet_hiddens or config.is_recurrent:
-            other = "fcnet_hiddens" if config.fcnet_hiddens else "use_lstm, use_gru and use_attention"
-            raise ConfigError(f"model.{other}: a recurrent custom model replaces the whole network before the heads")
+        chosen = [name for name in ("fcnet_hiddens", "use_lstm", "use_gru", "use_attention") if getattr(config, name)]
+        if chosen:
+            previous = ", and gets no previous action or reward" * (
+                config.lstm_use_prev_action or config.lstm_use_prev_reward
+            )
+            raise ConfigError(
+                f"model.{chosen[0]}: a recurrent custom model replaces the whole network before the heads{previous}; "
+                "leave it out"
+            )
         return FlatEncoder(self.leaves), CustomCore(model, self.leaves)
 
     def _make_hidden(self) -> nn.Sequential:

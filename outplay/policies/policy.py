@@ -16,8 +16,9 @@ from outplay.cudagraphs import CapturedActing
 from outplay.errors import CheckpointError, ConfigError, EnvError, described
 from outplay.masks import checked_mask, mask_in, mask_key, mask_sizes
 from outplay.policies.actor_critic import ActorCritic
+from outplay.policies.custom_distribution import CustomDistribution
 from outplay.policies.dense import Dense
-from outplay.policies.distributions import distribution_for, masked_array
+from outplay.policies.distributions import Distribution, distribution_for, masked_array
 from outplay.policies.flat import flatten, ranges
 from outplay.policies.network import Network
 from outplay.policies.previous import PreviousInputs
@@ -58,7 +59,9 @@ class Policy:
         self.observation_space = spec.observation_space
         self.action_space = spec.action_space
         self.leaves: tuple[Leaf, ...] = leaves(spec.observation_space)
-        self.distribution = distribution_for(spec.action_space, spec.model.custom_action_dist)
+        self.distribution = self._make_distribution()
+        if spec.with_masks:
+            self._check_masks()
         self._previous = PreviousInputs(spec.action_space, spec.model)
         self.network = self._make_network(torch.Generator().manual_seed(seed_for(spec.seed, "weights")))
         self.network.normalises = spec.normalize_observations
@@ -220,6 +223,8 @@ class Policy:
         for leaf, values in zip(self.leaves, rows, strict=True):
             if (wrong := spaces.invalid_value(leaf, values)) is not None:
                 raise EnvError(described("", spaces.element(leaf, wrong[0][1:]), f"that {wrong[1]}"))
+        if mask is not None:
+            self._check_masks()
         actions, next_state, extras = self.act(rows, state, mask, explore, rng)
         return self.to_env(actions), next_state, extras
 
@@ -249,6 +254,15 @@ class Policy:
             raise ConfigError("masks must have the same names as the observations")
         sizes = mask_sizes(self.action_space)
         return np.stack([checked_mask(masks[name], sizes, "") for name in names])
+
+    def _make_distribution(self) -> Distribution:
+        custom, space = self.spec.model.custom_action_dist, self.action_space
+        return CustomDistribution(custom, space) if isinstance(custom, type) else distribution_for(space)
+
+    def _check_masks(self) -> None:
+        """Raise ConfigError if action masks do not fit the parameters of a custom distribution."""
+        if isinstance(self.distribution, CustomDistribution):
+            self.distribution.check_masks(mask_sizes(self.action_space))
 
     def _make_network(self, generator: torch.Generator) -> Network:
         sizes = self.distribution.num_params, self.distribution.num_constant

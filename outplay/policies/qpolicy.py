@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outplay.errors import EnvError
+from outplay.errors import ConfigError, EnvError
 from outplay.policies.network import Network
 from outplay.policies.perturbing import perturb, perturbable
 from outplay.policies.policy import Policy
@@ -39,6 +39,10 @@ class QPolicy(Policy):
         if not isinstance(spec.action_space, gymnasium.spaces.Discrete):
             raise EnvError(
                 f"DQN needs a Discrete action space, and this one is {in_one_line(spec.action_space)}; PPO takes any"
+            )
+        if spec.model.custom_action_dist is not None:
+            raise ConfigError(
+                "model.custom_action_dist: a policy of Q-values has no action distribution; PPO, A2C and PG use one"
             )
         self._options: QOptions = spec.options or QOptions()
         self._epsilons: Array | None = None  # ε of each lane

@@ -79,7 +79,7 @@ def task_by_return(train_results: Any, task_settable_env: Any, env_ctx: Any) -> 
 
 
 def model(core: str = "", **more: Any) -> dict[str, Any]:
-    return {"model": {**SMALL["model"], **(CORES[core] if core else {}), "max_seq_len": 6, **more}}
+    return {"model": {**SMALL["model"], **({**CORES[core], "max_seq_len": 6} if core else {}), **more}}
 
 
 def exploring(kind: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from outplay import PPO, CheckpointError
 
@@ -56,3 +57,34 @@ def test_an_experiment_names_a_model_and_a_resume_must_trust_it(cli: Any, tmp_pa
     with PPO.from_checkpoint(checkpoint, trust=True) as trainer:
         assert trainer.iteration == 3
         assert trainer.get_policy().get_weights()["encoder.model.linear.weight"].shape == (6, 4)
+
+
+LIMITED = """
+from torch import nn
+
+class Limited(nn.Module):
+    def __init__(self, observation_space, most):
+        super().__init__()
+        self.linear = nn.Linear(observation_space.shape[0], 4)
+        self.most = most
+
+    def forward(self, observation):
+        if len(observation) > self.most:
+            raise ValueError("too many")
+        return self.linear(observation)
+"""
+
+
+@pytest.mark.parametrize("most", [10, 64])
+def test_what_a_model_raises_is_not_a_bug_of_outplay(cli: Any, tmp_path: Path, most: int) -> None:
+    (tmp_path / "my_limited_nets.py").write_text(LIMITED)
+    model = {"custom_model": "my_limited_nets:Limited", "custom_model_config": {"most": most}}
+    config = {"num_workers": 0, "num_envs": 80, "train_batch_size": 160, "model": model}
+    experiment = {"env": "CartPole-v1", "run": "A2C", "stop": {"training_iteration": 1}, "config": config}
+    (tmp_path / "limited.yml").write_text(yaml.safe_dump({"limited": experiment}))
+    code, _, err = cli("train", "-f", str(tmp_path / "limited.yml"))
+    assert code == 2, err
+    assert "model.custom_model Limited raised ValueError" in err
+    assert "too many (my_limited_nets.py, line 12)" in err
+    assert "bug" not in err
+    assert bool(list(tmp_path.rglob("config.yaml"))) == (most == 64)  # a first trial fails before the run starts

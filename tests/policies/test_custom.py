@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from outplay import A2C, DQN, PPO, ConfigError
 from outplay.envs.examples import RepeatAfterMe
+from outplay.policies.custom_distribution import CustomDistribution
 from outplay.policies.distributions import Categorical
 from tests import probes
 
 Array = np.ndarray
+PREVIOUS = {"lstm_use_prev_action": True}
 SMALL: dict[str, Any] = {"num_envs": 8, "train_batch_size": 160, "seed": 7, "num_workers": 0}
 
 
@@ -167,13 +169,32 @@ class NoModule:
     ("env", "model", "message"),
     [
         ("CartPole-v1", {"custom_model": Wide}, r"Wide must return features of shape .* returned shape \(8,\)"),
-        ("CartPole-v1", {"custom_model": Raising}, "Raising raised ValueError for a batch of two .*: no idea"),
-        ("CartPole-v1", {"custom_model": Normed}, "must have float32 parameters and buffers, and 'norm"),
+        (
+            "CartPole-v1",
+            {"custom_model": Raising},
+            r"ValueError for a batch of 1 observation: no idea \(test_cu",
+        ),
+        (
+            "CartPole-v1",
+            {"custom_model": Normed},
+            "has the layer 'norm', a BatchNorm1d, whose result depends",
+        ),
         ("CartPole-v1", {"custom_model": NoModule}, "a torch.nn.Module is needed, not NoModule"),
-        ("CartPole-v1", {"custom_model": Net, "custom_model_config": {"sise": 3}}, "called with the observation space"),
+        (
+            "CartPole-v1",
+            {"custom_model": Net, "custom_model_config": {"sise": 3}},
+            "TypeError when called .* sise: ",
+        ),
         (RepeatAfterMe, {"custom_model": OtherState}, "must return a state of the same shapes"),
         (RepeatAfterMe, {"custom_model": Remembering, "use_lstm": True}, "a recurrent custom model replaces"),
         (RepeatAfterMe, {"custom_model": Remembering, "vf_share_layers": False}, "share their layers"),
+        (RepeatAfterMe, {"custom_model": Remembering, **PREVIOUS}, "a recurrent custom_model does not get them"),
+        (
+            RepeatAfterMe,
+            {"custom_model": Remembering, "use_gru": True, **PREVIOUS},
+            "use_gru: .* gets no previous",
+        ),
+        ("CartPole-v1", {"custom_model": 3}, "custom_model must be an import path, a class or null, not 3"),
     ],
 )
 def test_wrong_models_are_refused_in_one_sentence(env: Any, model: dict[str, Any], message: str) -> None:
@@ -197,15 +218,11 @@ class Sharp(Categorical):
 
 def test_a_custom_distribution_is_used() -> None:
     with PPO(env=probes.Walk, config={**SMALL, "model": {"custom_action_dist": Sharp}}) as trainer:
-        assert isinstance(trainer.get_policy().distribution, Sharp)
+        distribution = trainer.get_policy().distribution
+        assert isinstance(distribution, CustomDistribution)
+        assert isinstance(distribution.custom, Sharp)
         trainer.train()
-        assert isinstance(trainer.learner.distribution, Sharp)
-
-    class Incomplete:
-        def __init__(self, space: Any) -> None: ...
-
-    with pytest.raises(ConfigError, match=r"Incomplete has no num_params, .* kl"):
-        PPO(env=probes.Walk, config={**SMALL, "model": {"custom_action_dist": Incomplete}})
+        assert trainer.learner.distribution is distribution
 
 
 @pytest.mark.parametrize(

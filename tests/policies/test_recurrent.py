@@ -196,11 +196,21 @@ def test_single_actions_carry_the_state(core: str) -> None:
         ({"use_lstm": True, "use_gru": True}, "use_lstm and use_gru exclude each other"),
         ({"use_attention": True, "vf_share_layers": False}, "policy and value share their layers"),
         ({"lstm_use_prev_action": True}, "need use_lstm, use_gru or use_attention"),
+        ({"lstm_cell_size": 128}, "lstm_cell_size needs use_lstm or use_gru: without it, it has no effect"),
+        ({"max_seq_len": 5}, "max_seq_len needs use_lstm, use_gru, use_attention or a recurrent custom_model"),
+        ({"attention_dim": 5}, "attention_dim needs use_attention"),
+        ({"custom_model_config": {"size": 3}}, "custom_model_config needs a custom_model"),
     ],
 )
 def test_settings_that_exclude_each_other(model: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PPO(env=RepeatAfterMe, config={**SMALL, "model": model})
+
+
+def test_a_core_that_is_switched_off_may_have_settings() -> None:
+    with PPO(env=RepeatAfterMe, config={**SMALL, "model": {"use_lstm": False, "lstm_cell_size": 8}}) as trainer:
+        config = {**trainer.get_config(), "env": RepeatAfterMe}  # all settings: none of them is refused
+    PPO(config=config)
 
 
 def learned(model: dict[str, Any], algorithm: Any = PPO, steps: int = 12_000, **config: Any) -> float:
