@@ -13,6 +13,7 @@ from outplay import A2C, DQN, PPO, CallbackError, ConfigError
 from outplay.groups import ModelConfig
 from outplay.policies import Policy, PolicySpec
 from outplay.policies.distributions import Categorical, distribution_for
+from outplay.testing.probes import Forbidding
 
 Array = np.ndarray
 OBSERVATIONS, TWO = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
@@ -173,6 +174,8 @@ def test_masks_need_one_parameter_per_choice() -> None:
     message = "Extra has 3 parameters, and action masks have 2 entries: masks are applied to the parameters as logits"
     with pytest.raises(ConfigError, match=message):
         made(Extra, with_masks=True)
+    with pytest.raises(ConfigError, match="Extra has 5 parameters, and action masks have 4 entries"):
+        PPO(Forbidding, {"model": {"custom_action_dist": Extra}, "num_workers": 0})
     with PPO("CartPole-v1", {"model": {"custom_action_dist": Extra}, "num_workers": 0}) as trainer:
         assert trainer.compute_single_action(np.zeros(4, np.float32)) in (0, 1)
         with pytest.raises(ConfigError, match=message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from outplay import A2C, CallbackError, ConfigError
 from outplay.groups import ModelConfig
 from outplay.policies import Policy, PolicySpec
+from outplay.sequences import Reading as SequenceReading
+from outplay.spaces import empty, readable, write
 
 SPACES = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
 
@@ -155,6 +158,30 @@ def test_features_may_be_float64() -> None:
     model = {"custom_model": Double, "fcnet_hiddens": [4]}
     with A2C("CartPole-v1", {"model": model, "num_workers": 0, "num_envs": 2, "train_batch_size": 20}) as trainer:
         trainer.train()
+
+
+class Reading(nn.Module):
+    """Checks the layout of sequences that docs/models.md describes."""
+
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__()
+        assert observation_space["boxes"].shape == (5, 3)
+        assert observation_space["numbers"].shape == (5,)
+
+    def forward(self, observation: Any) -> Tensor:
+        return torch.cat([observation["boxes"].flatten(1), observation["numbers"]], -1)
+
+
+def test_the_layout_of_sequences() -> None:
+    pair = spaces.Box(-9, 9, (2,), np.float32)
+    space = spaces.Dict({"boxes": spaces.Sequence(pair), "numbers": spaces.Sequence(spaces.Discrete(4))})
+    read = readable(space, SequenceReading(max_length=5))
+    policy = PolicySpec(read, SPACES[1], model=ModelConfig(custom_model=Reading)).make()
+    rows = empty(policy.leaves, 1)
+    write({"boxes": ([7.0, 8.0],), "numbers": (0, 3)}, policy.leaves, rows, 0, "this is")
+    tensors = tuple(torch.from_numpy(array) for array in rows)
+    features = policy.network.encoder(tensors, [None, None], torch.float32)
+    assert features.tolist() == [[1, 7, 8, *[0] * 12, 1, 4, 0, 0, 0]]
 
 
 class Late(Limited):
