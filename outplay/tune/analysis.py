@@ -100,6 +100,9 @@ class ExperimentAnalysis:
     def _objective(self, metric: str | None, mode: str | None) -> Objective:
         if metric is None:
             objective = self.objective
+            if len(objective.metrics) > 1:
+                names = ", ".join(objective.metrics)
+                raise ConfigError(f"the study has several metrics: name one ({names}), or use tune.pareto_front")
         else:
             objective = Objective.of(metric, mode or (self.objective.mode if self.objective.metrics else None))
             if mode is None and not self.objective.metrics:

@@ -60,7 +60,7 @@ class Candidates:
         if values is None or isinstance(values, Finished):
             return None
         changed = self._ledger.scheduler.suggested(values)
-        more = {} if changed == values else {"suggested": self._ledger.space.encode(values)}
+        more = {} if changed is values else {"suggested": self._ledger.space.encode(values)}
         trial = self._add(trial_id, changed, **more)
         self.save_searcher()
         return trial

@@ -31,7 +31,8 @@ class Float(Domain):
     q: float | None = None
 
     def __post_init__(self) -> None:
-        _check_range(self.low, self.high, self.log, self.q, "uniform")
+        name = ("q" if self.q is not None else "") + ("log" if self.log else "") + "uniform"
+        _check_range(self.low, self.high, self.log, self.q, name)
 
     def sample(self, rng: np.random.Generator) -> float:
         value = _between(rng, self.low, self.high, self.log)
@@ -51,7 +52,8 @@ class Integer(Domain):
         for name, value in (("low", self.low), ("high", self.high), ("q", self.q)):
             if isinstance(value, bool) or int(value) != value:
                 raise ConfigError(f"{name} of randint must be an integer, not {value!r}")
-        _check_range(self.low, self.high, self.log, self.q, "randint")
+        name = ("q" if self.q != 1 else "") + ("log" if self.log else "") + "randint"
+        _check_range(self.low, self.high, self.log, self.q, name)
 
     @property
     def last(self) -> int:
@@ -72,6 +74,13 @@ class Normal(Domain):
     mean: float
     sd: float
     q: float | None = None
+
+    def __post_init__(self) -> None:
+        numbers = [value for value in (self.mean, self.sd, self.q) if value is not None]
+        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers):
+            raise ConfigError(f"randn takes numbers, not {self.mean!r} and {self.sd!r}")
+        if self.sd <= 0 or (self.q is not None and self.q <= 0):
+            raise ConfigError(f"randn: the standard deviation and q must be above 0, not {self.sd!r} and {self.q!r}")
 
     def sample(self, rng: np.random.Generator) -> float:
         value = float(rng.normal(self.mean, self.sd))
@@ -196,6 +205,8 @@ def _check_range(low: float, high: float, log: bool, q: float | None, name: str)
         raise ConfigError(f"{name}: on a logarithmic scale the lower bound must be above 0, not {low!r}")
     if q is not None and q <= 0:
         raise ConfigError(f"{name}: q must be above 0, not {q!r}")
+    if q is not None and math.floor(high / q + 1e-9) < math.ceil(low / q - 1e-9):
+        raise ConfigError(f"{name}: no multiple of {q!r} is between {low!r} and {high!r}")
 
 
 def _between(rng: np.random.Generator, low: float, high: float, log: bool) -> float:

@@ -125,6 +125,7 @@ class FunctionExecution(Execution):
         self._function = function
         self._event: Event | None = None
         self._stopping = False
+        self._reporting = threading.Lock()  # one report at a time
         self._may_run, self._has_event = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=f"trial {job.trial_id}", daemon=True)
         self._thread.start()
@@ -142,7 +143,7 @@ class FunctionExecution(Execution):
         except BaseException as error:  # noqa: BLE001 - SystemExit too: it must not end the thread in silence
             self._event = failed(error)
         finally:
-            session.enter(None)
+            session.leave(self)
             self._has_event.release()
 
     def _returned(self, value: Any) -> Event:
@@ -155,16 +156,19 @@ class FunctionExecution(Execution):
         return Event("result", {**checked_metrics(value, "the function"), "done": True}, is_last=True)
 
     def report(self, metrics: Metrics, checkpoint: Any) -> None:
-        """Called by the function, in its thread."""
-        kept = None
-        self.iteration += 1
-        if checkpoint is not None:
-            kept = str(keep(checkpoint, Path(self.job.folder), self.iteration))
-        self._event = Event("result", metrics, kept)
-        self._has_event.release()
-        self._may_run.acquire()
-        if self._stopping:
-            raise StopTrial
+        """Called by the function, in its thread or in one that it has started."""
+        with self._reporting:
+            if self._stopping:
+                raise StopTrial
+            kept = None
+            self.iteration += 1
+            if checkpoint is not None:
+                kept = str(keep(checkpoint, Path(self.job.folder), self.iteration))
+            self._event = Event("result", metrics, kept)
+            self._has_event.release()
+            self._may_run.acquire()
+            if self._stopping:
+                raise StopTrial
 
     @property
     def checkpoint(self) -> Checkpoint | None:

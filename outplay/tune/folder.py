@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from outplay.errors import RunError
-from outplay.files import LogFile, replace_file, writing
+from outplay.files import LogFile, remove, replace_file, writing
 from outplay.parsing import parse_json
 from outplay.runs.lock import FolderLock
 from outplay.runs.results import as_path
@@ -49,7 +49,7 @@ class StudyFolder:
         """Create the folder with its settings, and open the journal."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        self._lock.acquire()
+        self._acquire()
         if self.exists:
             self._lock.release()
             raise RunError(
@@ -61,10 +61,21 @@ class StudyFolder:
     def open(self) -> None:
         """Lock an existing study and open its journal, to append to it."""
         self.check_is_study()
-        self._lock.acquire()
+        self._acquire()
         with writing(self._journal_path):
             self._drop_partial_line()
         self._journal = LogFile(self._journal_path, _CHECK_S)
+
+    def _acquire(self) -> None:
+        try:
+            self._lock.acquire()
+        except RunError as error:
+            raise RunError(f"the study in {self.path} is run by another process: {error}") from error
+
+    def remove(self) -> None:
+        """Delete the folder: nothing has been run."""
+        self.close()
+        remove(self.path)
 
     def close(self) -> None:
         if self._journal is not None:

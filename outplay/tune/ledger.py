@@ -78,6 +78,7 @@ class Ledger:
     def end(self, trial: Trial, reason: str) -> Entry:
         """The entry of a trial that came to its end."""
         entry: Entry = {"event": "end", "trial": trial.id, "reason": reason}
+        self._drop_unused_copy(trial)
         self.set_status(trial, Status.TERMINATED, reason)
         self._take_decisions(entry, self._tell_complete(trial))
         return entry
@@ -142,6 +143,7 @@ class Ledger:
                 self.set_status(trial, Status.TERMINATED)
                 self._tell_complete(trial)
         elif event == "end":
+            self._drop_unused_copy(trial)
             self.set_status(trial, Status.TERMINATED, entry["reason"])
             self._tell_complete(trial)
         else:
@@ -186,6 +188,7 @@ class Ledger:
             trial.seed_checkpoints.clear()
 
     def _take_result(self, trial: Trial, entry: Entry) -> None:
+        trial.before_copy = None
         trial.last_result = entry["metrics"]
         trial.seconds = float(entry["metrics"].get("time_total_s") or 0.0)
         if paths := entry.get("checkpoints"):
@@ -195,6 +198,14 @@ class Ledger:
         trial.failures += 1
         trial.error = entry["error"]
         self.set_status(trial, Status.ERROR if entry["final"] else Status.PENDING)
+
+    def _drop_unused_copy(self, trial: Trial) -> None:
+        """A trial that became a copy and ended without another result keeps the values that its result is from."""
+        if trial.before_copy is not None:
+            trial.values, trial.last_result = trial.before_copy
+            trial.config = self.space.config(trial.values)
+            trial.before_copy = None
+            trial.lineage.pop()
 
     def _tell(self, trial: Trial, metrics: Metrics) -> dict[str, Decision]:
         if trial.id == REPORT:
@@ -250,10 +261,11 @@ class Ledger:
                 self.set_status(trial, Status.PENDING)
 
     def _clone(self, trial: Trial, decision: dict[str, Any]) -> None:
-        trial.values = self.space.decode(decision["values"])
+        before, trial.values = trial.values, self.space.decode(decision["values"])
         trial.config = self.space.config(trial.values)
         iteration, paths = int(decision["iteration"]), list(decision["checkpoints"])
         source = self.trials[decision["clone"]]
+        trial.before_copy = trial.before_copy or (before, trial.last_result)
         trial.lineage.append(Ancestor(source.id, iteration, paths[0], trial.values, generation=len(source.lineage)))
         trial.seconds = source.seconds
         self.add_checkpoint(trial, iteration, paths)

@@ -51,18 +51,30 @@ class Context:
 
 
 _here = threading.local()
+_running: list[Session] = []  # of this process
 
 
-def enter(session: Session | None) -> None:
-    """Set the trial of this thread."""
+def enter(session: Session) -> None:
+    """The trial runs in this thread."""
     _here.session = session
+    _running.append(session)
+
+
+def leave(session: Session) -> None:
+    """The trial has ended."""
+    _here.session = None
+    _running.remove(session)
 
 
 def _session(call: str) -> Session:
     session: Session | None = getattr(_here, "session", None)
-    if session is None:
-        raise OutplayError(f"{call} was called outside of a trial; call it in the function that tune.run() gets")
-    return session
+    if session is not None:
+        return session
+    if len(_running) == 1:  # a thread that the trial has started
+        return _running[0]
+    if _running:
+        raise OutplayError(f"{call} was called in a thread of a trial with several seeds; call it in the main thread")
+    raise OutplayError(f"{call} was called outside of a trial; call it in the function that tune.run() gets")
 
 
 def report(metrics: Mapping[str, Any] | None = None, *, checkpoint: Any = None, **named: Any) -> None:

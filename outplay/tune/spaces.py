@@ -13,6 +13,8 @@ these exist only if that value is chosen.
 from __future__ import annotations
 
 import math
+import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -84,7 +86,11 @@ def described(config: Any) -> Any:
         return {str(key): described(value) for key, value in config.items()}
     if isinstance(config, list | tuple):
         return [described(value) for value in config]
-    return config if type(config) in _PLAIN else repr(config)
+    if type(config) in _PLAIN:
+        return config
+    if callable(config):
+        return f"{getattr(config, '__module__', '')}:{getattr(config, '__qualname__', type(config).__qualname__)}"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(config))  # the same in every process
 
 
 def _described(domain: Domain) -> Any:
@@ -102,6 +108,8 @@ def _described(domain: Domain) -> Any:
             return {"choice": [described(value) for value in values]}
         case Grid(values):
             return {"grid_search": [described(value) for value in values]}
+        case Computed(function):
+            return {"sample_from": described(function)}
         case _:
             return repr(domain)
 
@@ -134,7 +142,11 @@ class Space:
         if not isinstance(config, Mapping):
             raise ConfigError(f"config must be a dict, not {config!r}")
         self.template = _with_grids(config)
-        found = dict(_variables(self.template, ""))
+        found: dict[str, Domain] = {}
+        for name, domain in _variables(self.template, ""):
+            if name in found:
+                raise ConfigError(f"two variables of the config are named {name!r}: a key contains '/'; rename it")
+            found[name] = domain
         self.domains: dict[str, Domain] = {n: d for n, d in found.items() if not isinstance(d, Computed)}
 
     @property
@@ -234,7 +246,18 @@ _INDEX = "index of the choice"
 def _encoded(value: Any, domain: Domain) -> Any:
     if type(value) in _PLAIN or not isinstance(domain, Categorical | Grid):
         return value
-    return {_INDEX: next((i for i, each in enumerate(domain.values) if each is value), domain.values.index(value))}
+    for same in (operator.is_, _is_equal):
+        for i, each in enumerate(domain.values):
+            if same(each, value):
+                return {_INDEX: i}
+    raise ConfigError(f"{value!r} is none of the values of {described(domain)}")
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except ValueError:  # arrays
+        return False
 
 
 def _decoded(value: Any, domain: Domain) -> Any:
@@ -332,3 +355,27 @@ def _set(config: Any, path: tuple[Any, ...], value: Any) -> None:
     if isinstance(config, tuple):
         raise ConfigError("sample_from cannot be used within a tuple; use a list")
     config[path[-1]] = value
+
+
+def checked_point(point: Any, space: Space) -> Values:
+    """Values to try first, by variables; nested dicts are allowed. Raises ConfigError for unknown names."""
+    if not isinstance(point, Mapping):
+        raise ConfigError(f"points_to_evaluate: values by variables are needed, as {{'lr': 0.001}}, not {point!r}")
+    flat = dict(_flattened(point, "", space))
+    if unknown := [name for name in flat if name not in space.names]:
+        raise ConfigError(f"points_to_evaluate: no variable {unknown[0]!r}{nearest(unknown[0], space.names)}")
+    for name, value in flat.items():
+        domain = space.domains[name]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(domain, Float | Integer) and not (is_number and domain.low <= value <= domain.high):
+            raise ConfigError(f"points_to_evaluate: {name}={value!r} is not in {described(domain)}")
+    return flat
+
+
+def _flattened(value: Any, path: str, space: Space) -> Iterator[tuple[str, Any]]:
+    for key, child in value.items():
+        name = _join(path, key)
+        if isinstance(child, dict) and name not in space.names:
+            yield from _flattened(child, name, space)
+        else:
+            yield name, child

@@ -69,7 +69,10 @@ class FunctionStopper(Stopper):
         self._function = function
 
     def __call__(self, trial_id: str, result: Metrics) -> bool:
-        return bool(self._function(trial_id, result))
+        try:
+            return bool(self._function(trial_id, result))
+        except Exception as error:
+            raise ConfigError(f"stop: the function raised {type(error).__name__}: {error}") from error
 
 
 class TrialPlateauStopper(Stopper):
@@ -157,5 +160,5 @@ def stopper_of(stop: Any) -> Stopper:
     if callable(stop):
         return FunctionStopper(stop)
     raise ConfigError(
-        f"stop must be conditions {{metric: value}}, a function of (trial_id, result) or a Stopper, not {stop!r}"
+        f"stop must be a dict {{metric: value}}, a function of (trial_id, result) or a Stopper, not {stop!r}"
     )

@@ -7,6 +7,7 @@ trial does is in `TrialWorker`.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ _LOST = (ActorDiedError, WorkerDiedError, ObjectLostError)
 _LOSSES = 3  # so many times a trial is started again whose process was killed
 _POLL_S = 0.5
 _STOPS = 100
-_ENDING_S = 30.0  # for trials to write their last checkpoints
+_ENDING_S = 10.0  # for trials to write their last checkpoints
 
 
 @dataclass(eq=False)
@@ -74,6 +75,7 @@ class Study:
         self._awaited: dict[Any, tuple[_Active, _Replica]] = {}
         self._stops: list[Any] = []  # Refs of trials that are being ended
         self._candidates = Candidates(plan, ledger, self._record, self._active)
+        self._has_warned = False
         self._started = time.monotonic()
         self.results = 0  # of all trials, in this session
 
@@ -292,6 +294,7 @@ class Study:
         """Record an entry, and carry out what it means for trials that run."""
         self._record(entry)
         self._tell_outcome(entry)
+        self._check_metric(entry)
         others = [self._active.get(trial_id) for trial_id in entry.get("decisions", ())]
         for each in dict.fromkeys([active, *others]):
             if each is None:
@@ -379,6 +382,18 @@ class Study:
 
     def _record(self, entry: Entry) -> None:
         self.folder.append({**entry, "time": round(self.seconds, 4)})
+
+    def _check_metric(self, entry: Entry) -> None:
+        """Say once if a trial has ended without the metric that the study optimises."""
+        trial = self.ledger.trials.get(entry.get("trial", ""))
+        if self._has_warned or not self.plan.objective.metrics or trial is None or trial.status != Status.TERMINATED:
+            return
+        metric = self.plan.objective.metric
+        if math.isnan(self.plan.objective.value(trial.last_result)):
+            self._has_warned = True
+            known = ", ".join(sorted(trial.last_result)[:8])
+            has = f"it reported {known}" if known else "it reported nothing; call tune.report()"
+            log.warning("trial %s has ended without the metric %r: %s", trial.id, metric, has)
 
     def _tell_outcome(self, entry: Entry) -> None:
         if not self.plan.callbacks:

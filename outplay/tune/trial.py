@@ -47,6 +47,7 @@ class Trial:
     checkpoints: list[tuple[int, str]] = field(default_factory=list)  # (iteration, path in the study's folder)
     seed_checkpoints: dict[int, list[str]] = field(default_factory=dict)  # by iteration: of all seeds
     reason: str = ""  # why it ended
+    before_copy: tuple[Values, Metrics] | None = None  # values and result, if it became a copy and has no result since
     lineage: list[Ancestor] = field(default_factory=list)
     error: str = ""  # the traceback, if it failed
     failures: int = 0

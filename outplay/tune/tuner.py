@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,14 +11,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from outplay.errors import ConfigError, RunError, TuneError, nearest
+from outplay.errors import ConfigError, RunError, TuneError, nearest, shortened
 from outplay.runs.results import folder_name, results_folder
 from outplay.streams import stream
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.callbacks import Callback
 from outplay.tune.configs import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from outplay.tune.display import StudyDisplay
-from outplay.tune.folder import StudyFolder
+from outplay.tune.folder import StudyFolder, plain
 from outplay.tune.ledger import Ledger
 from outplay.tune.objective import Objective
 from outplay.tune.plan import Plan
@@ -32,7 +33,8 @@ from outplay.tune.study import Study
 from outplay.tune.trainables import checked_trainable, experiment_of, name_of
 from outplay.tune.trial import Status
 
-_RESUMES = ("AUTO", "LOCAL", "ERRORED", "RESTART_ERRORED", "ERRORED_ONLY")
+_RESUMES = ("AUTO", "LOCAL", "ERRORED", "RESTART_ERRORED")
+_FIXED = ("trainable", "metric", "mode", "searcher", "scheduler", "seed", "seeds", "aggregate", "config")
 
 
 class Tuner:
@@ -58,6 +60,7 @@ class Tuner:
         if resources_per_trial is None and self._is_run:
             resources_per_trial = run_resources(param_space or {})
         self._bundles = bundles_of(resources_per_trial)
+        self._check_settings()
         self._name = self._run.name or f"{name_of(trainable)}_{datetime.now():%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(2)}"
         if folder_name(self._name) != self._name:
             raise ConfigError(f"name: {self._name!r} cannot be used for a folder; use letters, digits, - and _")
@@ -70,13 +73,32 @@ class Tuner:
         self._plan = self._new_plan()
         self._analysis: ExperimentAnalysis | None = None
 
+    def _check_settings(self) -> None:
+        tune, run = self._tune, self._run
+        budget = tune.time_budget_s
+        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float) or not budget > 0):
+            raise ConfigError(f"time_budget_s must be a number of seconds above 0, not {budget!r}")
+        _number("seed", tune.seed, 0)
+        _number("checkpoint_freq", run.checkpoint_config.checkpoint_frequency, 0)
+        if not isinstance(run.failure_config.fail_fast, bool):
+            raise ConfigError(f"fail_fast must be True or False, not {run.failure_config.fail_fast!r}")
+        if run.storage_path is not None and not isinstance(run.storage_path, str | Path):
+            raise ConfigError(f"storage_path must be a folder, not {run.storage_path!r}")
+        for callback in run.callbacks:
+            if not isinstance(callback, Callback):
+                raise ConfigError(f"callbacks must be objects of tune.Callback, not {callback!r}")
+
     def _check_experiment(self) -> None:
         """Check the settings of one trial's experiment, so that a wrong name is found before anything is written."""
         from outplay.runs.loading import check_settings  # it needs torch
 
         stop = self._run.stop if isinstance(self._run.stop, Mapping) else {}
         config = self._space.config(self._space.sample(stream(self._tune.seed, "tune check")))
-        check_settings(experiment_of(self._trainable, config, stop), "config")
+        experiment = experiment_of(self._trainable, config, stop)
+        check_settings(experiment, "config")
+        has_end = experiment["stop"] or self._run.stop or self._tune.scheduler or self._tune.time_budget_s
+        if not has_end:
+            raise ConfigError("without a stop condition the trials never end; add stop={'timesteps_total': 50_000}")
 
     @property
     def _scheduler(self) -> Scheduler:
@@ -121,7 +143,7 @@ class Tuner:
             max_failures=_number("max_failures", failure.max_failures, -1),
             max_concurrent=_number("max_concurrent_trials", tune.max_concurrent_trials, 1),
             time_budget_s=tune.time_budget_s,
-            checkpoint_freq=_number("checkpoint_frequency", checkpoint.checkpoint_frequency, 0),
+            checkpoint_freq=checkpoint.checkpoint_frequency,
             checkpoint_at_end=checkpoint.checkpoint_at_end,
             fail_fast=failure.fail_fast,
             is_run=self._is_run,
@@ -204,24 +226,42 @@ class Tuner:
         folder = StudyFolder(self._folder_path)
         if self._resume and not folder.exists and "AUTO" not in self._resume:
             raise RunError(f"there is no study to resume in {folder.path}; resume='AUTO' starts a new one then")
-        if self._resume and folder.exists:
-            folder.open()
-        else:
+        is_new = not (self._resume and folder.exists)
+        if is_new:
             folder.create(self._settings())
+        else:
+            folder.open()
         try:
+            if not is_new:
+                self._check_unchanged(folder)
             for entry in folder.entries():
                 self._ledger.read(entry)
             self._continue(folder)
             yield folder
+        except Exception:
+            if is_new and not any(entry["event"] == "result" for entry in folder.entries()):
+                folder.remove()  # it could not begin: the name is free again
+            raise
         finally:
             folder.close()
+
+    def _check_unchanged(self, folder: StudyFolder) -> None:
+        """A resumed study has the settings that it was started with. It may get more trials, and seeds to report."""
+        before, now = folder.settings(), json.loads(json.dumps(self._settings(), default=plain))
+        for key in _FIXED:
+            if before.get(key) != now[key]:
+                raise ConfigError(
+                    f"the study in {folder.path} was started with {key} {shortened(repr(before.get(key)))}, not "
+                    f"{shortened(repr(now[key]))}; resume it with the same settings, or use another name"
+                )
+        folder.write_settings({**now, "created": before["created"]})
 
     def _continue(self, folder: StudyFolder) -> None:
         """After a restart: trials that were running wait to continue; failed ones, if they are to be tried again."""
         ledger = self._ledger
         for trial in ledger.with_status(Status.RUNNING):
             ledger.set_status(trial, Status.PENDING)
-        again = self._resume & {"ERRORED", "RESTART_ERRORED", "ERRORED_ONLY"}
+        again = self._resume & {"ERRORED", "RESTART_ERRORED"}
         for trial in ledger.with_status(Status.ERROR) if again else ():
             from_start = "RESTART_ERRORED" in self._resume
             folder.append({"event": "retry", "trial": trial.id, "from_start": from_start, "time": ledger.seconds})
@@ -264,6 +304,8 @@ class Tuner:
         folder = results_folder(path)
         StudyFolder(folder).check_is_study()
         resume = "LOCAL" + "+ERRORED" * resume_errored + "+RESTART_ERRORED" * restart_errored
+        if tune_config is None:
+            tune_config = _recorded(StudyFolder(folder).settings())
         where = replace(run_config or RunConfig(), name=folder.name, storage_path=folder.parent)
         return cls(trainable, param_space=param_space, tune_config=tune_config, run_config=where, resume=resume, **more)
 
@@ -271,6 +313,19 @@ class Tuner:
     def can_restore(cls, path: str | Path) -> bool:
         """Whether there is a study in this folder."""
         return StudyFolder(path).exists
+
+
+def _recorded(settings: Mapping[str, Any]) -> TuneConfig:
+    """The settings of a study that are plain numbers and names, from study.json."""
+    return TuneConfig(
+        metric=settings["metric"] or None,
+        mode=settings["mode"] or None,
+        num_samples=settings["num_samples"],
+        seeds=len(settings["seeds"]),
+        report_seeds=len(settings["report_seeds"]),
+        aggregate=settings["aggregate"],
+        seed=settings["seed"],
+    )
 
 
 def run(
@@ -369,7 +424,7 @@ def _resume_modes(resume: Any) -> set[str]:
         return {"LOCAL"} if resume else set()
     words = set(str(resume).upper().split("+")) - {""}
     if unknown := sorted(words - set(_RESUMES)):
-        raise ConfigError(f"resume: unknown word {unknown[0]!r}{nearest(unknown[0], _RESUMES)}")
+        raise ConfigError(f"resume: unknown mode {unknown[0]!r}{nearest(unknown[0], _RESUMES)}")
     return words
 
 

@@ -15,7 +15,13 @@ import pytest
 from outplay import tune
 from outplay.tune import ExperimentAnalysis
 from outplay.tune.folder import StudyFolder
-from outplay.tune.schedulers import PopulationBasedTraining, PopulationBasedTrainingReplay
+from outplay.tune.schedulers import (
+    Clone,
+    Decisions,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    Scheduler,
+)
 
 SMALL = {"env": "CartPole-v1", "num_workers": 0, "num_envs": 2, "train_batch_size": 64, "seed": 3}
 LR = tune.loguniform(1e-5, 1e-1)
@@ -121,3 +127,32 @@ def test_a_small_population_of_functions(tmp_path: Path) -> None:
     best = result.best_result
     assert result.lineage()
     assert best["value"] >= 12 * sorted(t.initial_values["rate"] for t in result.trials)[0], rates
+
+
+class CopiesAtTheEnd(Scheduler):
+    """The second trial becomes a copy of the first at its last report."""
+
+    def on_result(self, trial: Any, result: Any) -> Decisions:
+        if trial.id == "00001" and trial.iteration == 3:
+            return {trial.id: Clone("00000", {"rate": 100.0})}
+        return {}
+
+
+def test_a_copy_that_reports_nothing_keeps_the_values_of_its_result(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        checkpoint = tune.get_checkpoint()
+        start = 0 if checkpoint is None else int(Path(checkpoint.path, "i").read_text())
+        for i in range(start, 3):
+            folder = tmp_path / "own" / tune.get_context().get_trial_id()
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "i").write_text(str(i + 1))
+            tune.report(value=config["rate"], checkpoint=str(folder))
+
+    result = tune.run(
+        train, config={"rate": tune.grid_search([1.0, 2.0])}, scheduler=CopiesAtTheEnd(), storage_path=tmp_path,
+        verbose=0, max_concurrent_trials=1,
+    )  # fmt: skip
+    for analysis in (result, ExperimentAnalysis(result.path)):
+        copied = analysis.trials[1]
+        assert (copied.values["rate"], copied.config["rate"], copied.last_result["value"]) == (2.0, 2.0, 2.0)
+        assert copied.lineage == []

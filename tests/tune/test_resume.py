@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from outplay import tune
-from outplay.errors import RunError
+from outplay.errors import ConfigError, RunError
 from outplay.tune import ExperimentAnalysis
 from outplay.tune.folder import StudyFolder
+from outplay.tune.schedulers import MedianStoppingRule
 
 # Trials report checkpoints every second iteration; a scheduler stops the worse half at every second result. All follows
 # from the config, so that a study that was killed can be compared with one that was not.
@@ -207,6 +208,27 @@ def test_resuming_with_more_samples(tmp_path: Path) -> None:
     more = tune.run(train, config=config, num_samples=5, name="s", storage_path=tmp_path, verbose=0, resume=True)
     assert len(more) == 5
     assert [t.values for t in more.trials[:3]] == [t.values for t in first.trials]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": {"x": tune.uniform(5, 6)}}, "started with config .*uniform.*, not .*; resume it with the same"),
+        ({"config": {"y": tune.uniform(0, 1)}}, "started with config"),
+        ({"metric": "q"}, "started with metric .*'v'.*, not .*'q'"),
+        ({"mode": "min"}, "started with mode"),
+        ({"seed": 1}, "started with seed 0, not 1"),
+        ({"seeds": 2}, "started with seeds"),
+        ({"scheduler": MedianStoppingRule()}, "started with scheduler 'Scheduler', not 'MedianStoppingRule'"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    settings: dict[str, Any] = {
+        "config": {"x": tune.uniform(0, 1)}, "metric": "v", "mode": "max", "name": "s", "storage_path": tmp_path
+    }  # fmt: skip
+    tune.run(lambda config: {"v": 1}, **settings, verbose=0)
+    with pytest.raises(ConfigError, match=message):
+        tune.run(lambda config: {"v": 1}, **{**settings, **change}, resume=True, verbose=0)
 
 
 def test_nothing_to_resume(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 import outplay
 from outplay import tune
-from outplay.errors import ConfigError, OutplayError, ResourceError, RunError, TuneError
+from outplay.errors import ConfigError, OutplayError, ResourceError, RunError, SerializationError, TuneError
 from outplay.tune import ExperimentAnalysis
 
 Run = Callable[..., ExperimentAnalysis]
@@ -91,7 +92,7 @@ def test_stop_conditions(run: Run) -> None:
     assert ends([tune.MaximumIterationStopper(4), {"value": 2}]) == [3, 2]
     with pytest.raises(ConfigError, match="the function must take two arguments"):
         ends(lambda result: True)
-    with pytest.raises(ConfigError, match="stop must be conditions"):
+    with pytest.raises(ConfigError, match="stop must be a dict"):
         ends(3)
 
 
@@ -240,12 +241,25 @@ def test_sys_exit_is_a_failure(run: Run) -> None:
         ({"resources_per_trial": {"cpus": 1}}, "resources_per_trial: no resource 'cpus'. Did you mean 'cpu'"),
         ({"resources_per_trial": {"cpu": -1}}, "cpu must be a number of at least 0, not -1"),
         ({"name": "a/b"}, "'a/b' cannot be used for a folder"),
-        ({"resume": "AUTOO"}, "resume: unknown word 'AUTOO'. Did you mean 'AUTO'"),
+        ({"resume": "AUTOO"}, "resume: unknown mode 'AUTOO'. Did you mean 'AUTO'"),
         ({"seeds": 0}, "seeds must be an integer of at least 1, not 0"),
         ({"seeds": 2, "config": {"seed": 1}}, "config has a seed, but seeds sets it"),
         ({"report_seeds": 2}, "report_seeds needs a metric and a mode"),
         ({"aggregate": "median"}, "aggregate must be 'mean' or 'iqm', not 'median'"),
         ({"config": [1]}, "config must be a dict"),
+        ({"time_budget_s": "x"}, "time_budget_s must be a number of seconds above 0, not 'x'"),
+        ({"time_budget_s": math.nan}, "time_budget_s must be a number of seconds above 0"),
+        ({"fail_fast": "x"}, "fail_fast must be True or False, not 'x'"),
+        ({"seed": "x"}, "seed must be an integer of at least 0, not 'x'"),
+        ({"callbacks": [3]}, "callbacks must be objects of tune.Callback, not 3"),
+        ({"checkpoint_freq": -1}, "checkpoint_freq must be an integer of at least 0, not -1"),
+        ({"trainable": "PPO", "config": {"env": "CartPole-v1"}}, "without a stop condition the trials never end"),
+        ({"config": {"a/b": tune.uniform(0, 1), "a": {"b": tune.uniform(0, 1)}}}, "two variables .* named 'a/b'"),
+        (
+            {"config": {"a": tune.uniform(0, 1)}, "points_to_evaluate": [{"b": 1}]},
+            "points_to_evaluate: no variable 'b'",
+        ),
+        ({"config": {"a": tune.uniform(0, 1)}, "points_to_evaluate": [{"a": 5}]}, "a=5 is not in {'uniform': "),
     ],
 )
 def test_wrong_settings_are_named_and_nothing_is_written(run: Run, tmp_path: Path, given: Any, message: str) -> None:
@@ -254,9 +268,44 @@ def test_wrong_settings_are_named_and_nothing_is_written(run: Run, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_more_resources_than_there_are(run: Run) -> None:
+def test_what_could_not_begin_leaves_nothing(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="1000"):
-        run(counting, config={"x": 1}, resources_per_trial={"cpu": 1000})
+        run(counting, config={"x": 1}, resources_per_trial={"cpu": 1000}, name="s")
+    with pytest.raises(SerializationError):
+        run(counting, config={"x": threading.Lock()}, name="s")
+    with pytest.raises(ConfigError, match="stop: the function raised KeyError: 'zz'"):
+        run(counting, config={"x": 1}, stop=lambda trial_id, result: result["zz"], name="s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_from_a_thread(run: Run) -> None:
+    def train(config: dict[str, Any]) -> None:
+        for i in range(3):
+            thread = threading.Thread(target=lambda i=i: tune.report(i=i))
+            thread.start()
+            thread.join()
+
+    assert [r["i"] for r in run(train).curves()["00000"]] == [0, 1, 2]
+    assert [r["i"] for r in run(train, stop={"training_iteration": 2}).curves()["00000"]] == [0, 1]
+
+
+def test_a_trial_without_the_metric_is_told_once(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run(counting, config={"x": tune.grid_search([1, 2])}, metric="score", mode="max")
+    assert [m for m in caplog.messages if "without the metric 'score': it reported" in m]
+    assert len([m for m in caplog.messages if "without the metric" in m]) == 1
+
+
+@pytest.mark.parametrize("maker", [tune.choice, tune.grid_search])
+def test_arrays_and_functions_as_values(run: Run, maker: Any) -> None:
+    config = {"a": maker([np.ones(2), np.zeros(3)]), "f": maker([math.sin, math.cos])}
+
+    def train(config: dict[str, Any]) -> dict[str, float]:
+        return {"s": float(config["a"].sum()) + config["f"](0)}
+
+    first = run(train, config=config, num_samples=3, name="s")
+    more = run(train, config=config, num_samples=5, name="s", resume=True)
+    assert {t.last_result["s"] for t in more.trials} <= {0.0, 1.0, 2.0, 3.0}
+    assert [t.last_result for t in more.trials[: len(first)]] == [t.last_result for t in first.trials]
 
 
 def test_report_outside_of_a_trial() -> None:

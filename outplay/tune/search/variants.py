@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from outplay.errors import ConfigError
 from outplay.streams import stream
+from outplay.tune.objective import Objective
 from outplay.tune.search.base import FINISHED, Finished, Searcher
-from outplay.tune.spaces import Values
+from outplay.tune.spaces import Space, Values, checked_point
 
 
 class Variants(Searcher):
@@ -28,6 +29,10 @@ class Variants(Searcher):
         self.num_samples = num_samples
         self.points = list(points_to_evaluate or [])
         self.suggested = 0
+
+    def setup(self, space: Space, objective: Objective, seed: int) -> None:
+        super().setup(space, objective, seed)
+        self.points = [checked_point(point, space) for point in self.points]
 
     @property
     def total(self) -> int | None:
