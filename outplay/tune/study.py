@@ -7,7 +7,6 @@ trial does is in `TrialWorker`.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from types import NoneType
 from typing import Any
 
 import outplay
+from outplay.conditions import flattened
 from outplay.errors import ActorDiedError, ObjectLostError, TaskError, WorkerDiedError
 from outplay.tune.candidates import Candidates
 from outplay.tune.executions import Event, Job
@@ -389,7 +389,7 @@ class Study:
         if self._has_warned or not self.plan.objective.metrics or trial is None or trial.status != Status.TERMINATED:
             return
         metric = self.plan.objective.metric
-        if math.isnan(self.plan.objective.value(trial.last_result)):
+        if metric not in trial.last_result and metric not in flattened(trial.last_result):
             self._has_warned = True
             known = ", ".join(sorted(trial.last_result)[:8])
             has = f"it reported {known}" if known else "it reported nothing; call tune.report()"

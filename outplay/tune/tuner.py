@@ -249,10 +249,11 @@ class Tuner:
         """A resumed study has the settings that it was started with. It may get more trials, and seeds to report."""
         before, now = folder.settings(), json.loads(json.dumps(self._settings(), default=plain))
         for key in _FIXED:
-            if before.get(key) != now[key]:
+            name, old, new = _difference(key, before.get(key), now[key])
+            if old != new:
                 raise ConfigError(
-                    f"the study in {folder.path} was started with {key} {shortened(repr(before.get(key)))}, not "
-                    f"{shortened(repr(now[key]))}; resume it with the same settings, or use another name"
+                    f"the study in {folder.path} was started with {name} {shortened(repr(old))}, not "
+                    f"{shortened(repr(new))}; resume it with the same settings, or use another name"
                 )
         folder.write_settings({**now, "created": before["created"]})
 
@@ -313,6 +314,16 @@ class Tuner:
     def can_restore(cls, path: str | Path) -> bool:
         """Whether there is a study in this folder."""
         return StudyFolder(path).exists
+
+
+def _difference(name: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+    """The first setting that differs, as (its name, the old value, the new one). `import_from` may differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**old, **new}:
+            if key != "import_from" and old.get(key) != new.get(key):
+                return _difference(f"{name}/{key}", old.get(key), new.get(key))
+        return name, None, None
+    return name, old, new
 
 
 def _recorded(settings: Mapping[str, Any]) -> TuneConfig:

@@ -138,7 +138,7 @@ def test_options_change_the_file_and_are_kept(cli: Cli, tmp_path: Path) -> None:
         ("lr: {log", "lrr: {log", "unknown setting 'lrr'. Did you mean 'lr'?"),
         ("CartPole-v1", "CartPol-v1", "no environment 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
         ("  env: CartPole-v1\n", "", "env is missing; add an environment, as env: CartPole-v1"),
-        ("loguniform: [1.0e-5,", "loguniform: [0,", "config/lr: uniform: on a logarithmic scale the lower"),
+        ("loguniform: [1.0e-5,", "loguniform: [0,", "config/lr: loguniform: on a logarithmic scale the lower"),
         ("seed: 7", "scheduler: {type: ash, max_t: 2}", "there is no scheduler 'ash'. Did you mean 'asha'?"),
         ("seed: 7", "scheduler: {type: asha, maxt: 2}", "ASHAScheduler has no setting 'maxt'. Did you mean 'max_t'?"),
         ("seed: 7", "search: optun", "there is no search 'optun'. Did you mean 'optuna'?"),

@@ -213,8 +213,11 @@ def test_resuming_with_more_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"config": {"x": tune.uniform(5, 6)}}, "started with config .*uniform.*, not .*; resume it with the same"),
-        ({"config": {"y": tune.uniform(0, 1)}}, "started with config"),
+        (
+            {"config": {"x": tune.uniform(5, 6)}},
+            r"started with config/x/uniform \[0, 1\], not \[5, 6\]; resume it with",
+        ),
+        ({"config": {"y": tune.uniform(0, 1)}}, "started with config/x .*, not None"),
         ({"metric": "q"}, "started with metric .*'v'.*, not .*'q'"),
         ({"mode": "min"}, "started with mode"),
         ({"seed": 1}, "started with seed 0, not 1"),
