@@ -40,15 +40,17 @@ def open_storage(url: str) -> BaseStorage:
     import optuna
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
 
     try:
         parsed = make_url(url)
     except SQLAlchemyError:
         raise ConfigError(f"storage must be a URL such as postgresql://user@host/database, not {url!r}") from None
-    # Writers of SQLite wait for each other; a server may have closed a connection that was idle.
-    options: dict[str, Any] = (
-        {"connect_args": {"timeout": 60}} if parsed.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
-    )
+    # Writers of SQLite wait for each other, and connections are closed after use; a server may have closed a connection
+    # that was idle.
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if parsed.get_backend_name() == "sqlite":
+        options = {"connect_args": {"timeout": 60}, "poolclass": NullPool}
     shown = parsed.render_as_string(hide_password=True)
     try:
         storage = optuna.storages.RDBStorage(url, engine_kwargs=options)
