@@ -112,6 +112,33 @@ def test_nothing_is_left(ending: str, tmp_path: Path) -> None:
         assert errors.strip().endswith("KeyboardInterrupt")
 
 
+STARTING = """
+import outplay
+
+@outplay.remote
+def wait():
+    import time; time.sleep(1000)
+
+print("starts", flush=True)
+outplay.init("process", num_cpus=1)
+outplay.get(wait.remote())
+"""
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.06, 0.15, 0.4])
+def test_nothing_is_left_of_a_program_that_is_killed_while_it_starts(after_s: float, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(STARTING)
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "starts\n"
+        time.sleep(after_s)  # whatever has started by then
+        program.kill()
+        output = program.communicate(timeout=20)  # ends when no process of the program holds the streams
+    assert output == ("", "")
+
+
 def test_workers_end_when_the_hub_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM + "outplay.get(tasks)")

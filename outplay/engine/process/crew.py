@@ -16,8 +16,9 @@ from outplay.engine.process.reaping import WORKER_VARIABLE, mark
 from outplay.engine.process.wire import Message
 from outplay.engine.slots import Lease, thread_caps
 
+# Without a line of settings, the hub was killed meanwhile.
 _BOOT = (
-    "import sys, json; settings = json.loads(sys.stdin.readline()); sys.path[:] = settings['path']; "
+    "import sys, json; settings = json.loads(sys.stdin.readline() or sys.exit()); sys.path[:] = settings['path']; "
     "from outplay.engine.process.worker import main; main(settings)"
 )
 

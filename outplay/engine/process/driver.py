@@ -18,8 +18,9 @@ from outplay.errors import EngineError
 from outplay.machine import count_cpus, visible_gpus
 from outplay.memory import machine_memory
 
+# Without a line of settings, the driver was killed meanwhile.
 _BOOT = (
-    "import sys, json; settings = json.loads(sys.stdin.readline()); sys.path[:] = settings['path']; "
+    "import sys, json; settings = json.loads(sys.stdin.readline() or sys.exit()); sys.path[:] = settings['path']; "
     "from outplay.engine.process.hub import main; main(settings)"
 )
 _SHARE_OF_MEMORY = 0.3
@@ -55,6 +56,7 @@ def start_process_engine(num_cpus: int | None, object_store_bytes: int | None) -
     key = secrets.token_bytes(32)
     ready_read, ready_write = os.pipe()
     settings = {
+        "driver": os.getpid(),
         "folder": folder,
         "key": key.hex(),
         "path": [entry or os.getcwd() for entry in sys.path],

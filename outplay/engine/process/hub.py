@@ -31,7 +31,7 @@ class Hub:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._folder: str = settings["folder"]
         self._key = bytes.fromhex(settings["key"])
-        self._driver = os.getppid()
+        self._driver: int = settings["driver"]  # its parent: another one means that the driver has ended
         self._ending = False
         self.asked_to_stop = False
         self._next_check = 0.0
@@ -56,13 +56,11 @@ class Hub:
 
     def run(self) -> None:
         again = False
-        while not self._ending:
+        while not self._ending and os.getppid() == self._driver:
             due_in = self.staff.due_in()
             timeout = 0.0 if again else 0.02 if self.objects.has_allocations else _CHECK_S if due_in is None else due_in
             for fd in self._poll.wait(timeout, spin=not again):
                 self._handle(fd)
-            if os.getppid() != self._driver:
-                return
             again = self.objects.end_round()
             if self.staff.due_in() == 0:
                 self.staff.schedule()

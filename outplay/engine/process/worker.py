@@ -62,7 +62,6 @@ class Worker:
         self.construction: tuple[WorkSpec, list[Entry]] | None = None
         self.calls: deque[Job] = deque()
         self._callees: dict[str, Callee] = {}
-        engine.on_hub_lost = _kill_own_group
         handlers: dict[str, Callable[..., None]] = {
             "run": self._on_run,
             "construct": self._on_construct,
@@ -415,6 +414,7 @@ def main(settings: dict[str, Any]) -> None:
         # Write whole lines, also if PYTHONUNBUFFERED is set: other processes write to the same stream.
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     engine = ProcessEngine(settings["folder"], bytes.fromhex(settings["key"]), settings["index"])
+    engine.on_hub_lost = _kill_own_group
     engine.start()
     api.attach(engine)
     worker = Worker(engine)
