@@ -121,7 +121,9 @@ def wait():
 
 print("starts", flush=True)
 outplay.init("process", num_cpus=1)
-outplay.get(wait.remote())
+ref = wait.remote()
+print(outplay.engine.api.engine()._hub.pid, flush=True)
+outplay.get(ref)
 """
 
 
@@ -136,7 +138,21 @@ def test_nothing_is_left_of_a_program_that_is_killed_while_it_starts(after_s: fl
         time.sleep(after_s)  # whatever has started by then
         program.kill()
         output = program.communicate(timeout=20)  # ends when no process of the program holds the streams
-    assert output == ("", "")
+    assert "Traceback" not in "".join(output)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.15])
+def test_a_worker_ends_if_the_hub_is_killed_while_it_starts(after_s: float, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(STARTING)
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        _, hub = program.stdout.readline(), program.stdout.readline()
+        time.sleep(after_s)  # whatever has started by then
+        os.kill(int(hub), signal.SIGKILL)
+        _, errors = program.communicate(timeout=20)
+    assert "EngineError: the engine has ended: its hub process was killed" in errors
 
 
 def test_workers_end_when_the_hub_is_killed(tmp_path: Path) -> None:
