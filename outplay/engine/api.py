@@ -108,6 +108,15 @@ def engine() -> Engine:
     return _engine
 
 
+def join_call() -> None:
+    """Make this thread a part of the call that waits for it: while the thread waits in `get`, the call's slot is free.
+
+    Other threads of a task or an actor may block without releasing its slot.
+    """
+    if _engine is not None:
+        _engine.join_call()
+
+
 def _is_inside_call() -> bool:
     """Whether the caller is a task or actor, not the program that started the engine."""
     return _worker or (_engine is not None and _engine.is_inside_call())

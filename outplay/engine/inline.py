@@ -108,6 +108,8 @@ class _Actor:
         self.id = next(_ids)
         self.engine = engine
         self.reservation = _reservation_id(options)
+        self.home = engine._home() if self.reservation is None else self.reservation
+        self.lease = lease
         self.callee = callee
         self.instance: Any = None
         self.death: ActorDiedError | None = None
@@ -147,13 +149,13 @@ class _Actor:
         if self._running == self._max_concurrency:
             return
         self._running += 1
-        self.engine._calls += 1
+        self.engine._calls.append(self)
         try:
             while self.queue:
                 self.queue.popleft().run()
         finally:
             self._running -= 1
-            self.engine._calls -= 1
+            self.engine._calls.pop()
 
     def __reduce__(self) -> Any:
         serialize.carry(self)
@@ -174,7 +176,7 @@ class InlineEngine:
         # By nesting depth: in other engines, a nested task runs in another worker, with its own reusable variables.
         self._task_values: list[ReusableValues] = []
         self._depth = 0
-        self._calls = 0  # running calls of actors
+        self._calls: list[_Actor] = []  # the actors whose calls run, the innermost last
         self._named: weakref.WeakValueDictionary[str, _Actor] = weakref.WeakValueDictionary()
 
     def put(self, value: Any) -> Ref:
@@ -256,7 +258,12 @@ class InlineEngine:
         self.slots.check(name, cpus, gpus, _reservation_id(options))
         if not cpus and not gpus:
             return None
-        lease = self.slots.take(cpus, gpus, _reservation_id(options))
+        lent = {caller.lease for caller in self._calls if caller.lease is not None and caller.death is None}
+        for callers in lent:  # in other engines, a caller that waits for the new actor releases its slot
+            self.slots.pause(callers)
+        lease = self.slots.take(cpus, gpus, _reservation_id(options), home=self._home())
+        for callers in lent:
+            self.slots.resume(callers)
         if lease is None:
             raise ResourceError(f"actor {name} would wait forever: other actors or reservations hold the resources")
         return lease
@@ -329,7 +336,14 @@ class InlineEngine:
         self._task_values.clear()
 
     def is_inside_call(self) -> bool:
-        return self._depth > 0 or self._calls > 0
+        return self._depth > 0 or bool(self._calls)
+
+    def join_call(self) -> None:
+        pass  # no call of this engine waits for a slot
+
+    def _home(self) -> int | None:
+        """The reservation of the innermost actor that runs: actors that it starts use it if it has room."""
+        return self._calls[-1].home if self._calls else None
 
 
 def _object(ref: Ref) -> _Object:

@@ -75,12 +75,23 @@ class Slots:
         pools = [self.machine, *(pool for pools in self.reservations.values() for pool in pools)]
         return sum(lease.cpus for pool in pools for lease in pool.paused)
 
-    def take(self, cpus: float, gpus: float, reservation: int | None = None, depth: int | None = None) -> Lease | None:
+    def take(
+        self,
+        cpus: float,
+        gpus: float,
+        reservation: int | None = None,
+        depth: int | None = None,
+        home: int | None = None,
+    ) -> Lease | None:
         """A lease from the first pool with enough free resources, or None.
 
-        With `depth`, the CPUs of paused leases count as free only if their depth is smaller.
+        With `depth`, the CPUs of paused leases count as free only if their depth is smaller. `home` is the reservation
+        of the caller: without a reservation of its own, work uses that one if it has room, and the machine otherwise.
         """
-        for pool in self._pools(reservation):
+        pools = self._pools(reservation)
+        if reservation is None and home is not None and (cpus or gpus):
+            pools = [*self.reservations.get(home, ()), *pools]
+        for pool in pools:
             kept = 0.0 if depth is None else sum(lease.cpus for lease in pool.paused if lease.depth >= depth)
             if cpus and pool.free_cpus - kept + _ROUNDING < cpus:
                 continue

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outplay.engine.api import join_call
 from outplay.errors import ConfigError, OutplayError
 from outplay.files import remove
 from outplay.tune import session
@@ -132,6 +133,7 @@ class FunctionExecution(Execution):
 
     def _run(self) -> None:
         session.enter(self)
+        join_call()
         self._may_run.acquire()
         try:
             if self._stopping:

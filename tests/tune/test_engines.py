@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import outplay
 from outplay import tune
 from outplay.streams import stream
+from outplay.testing.waiting import until
 from outplay.tune import ExperimentAnalysis
 from outplay.tune.schedulers import STOP, Decisions, Scheduler
 
@@ -84,3 +86,62 @@ def test_seeds(engine: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert len(result.trials[0].last_result["value_per_seed"]) == 3
     assert len(result.reported.last_result["value_per_seed"]) == 2
+
+
+@outplay.remote
+def successor(x: int) -> int:
+    return x + 1
+
+
+@outplay.remote
+class Adder:
+    def add(self, x: int) -> int:
+        return outplay.get(successor.remote(x))
+
+
+def starts_tasks(config: dict[str, Any]) -> dict[str, Any]:
+    return {"value": sum(outplay.get([successor.remote(config["x"]), successor.remote(0)]))}
+
+
+def starts_an_actor(config: dict[str, Any]) -> dict[str, Any]:
+    adder = Adder.options(num_cpus=1).remote()
+    return {"value": outplay.get(adder.add.remote(config["x"])) + 1}
+
+
+class StartsTasks(tune.Trainable):
+    def setup(self, config: dict[str, Any]) -> None:
+        self.given = config
+
+    def step(self) -> dict[str, Any]:
+        return {**starts_tasks(self.given), "done": True}
+
+
+@pytest.mark.parametrize("trainable", [starts_tasks, starts_an_actor, StartsTasks])
+@pytest.mark.parametrize("resources", [None, [{"cpu": 1}, {"cpu": 1}]], ids=["default", "two bundles"])
+def test_what_a_trial_starts_runs_in_its_reservation(
+    engine: str, trainable: Any, resources: Any, tmp_path: Path
+) -> None:
+    if engine == "ray":
+        pytest.skip("on Ray, what a trial starts needs resources that no trial has reserved")
+    result = tune.run(
+        trainable, config={"x": tune.grid_search([0, 1, 2])}, storage_path=tmp_path, verbose=0,
+        resources_per_trial=resources,
+    )  # fmt: skip
+    assert [trial.last_result["value"] for trial in result.trials] == [2, 3, 4]
+    until(lambda: outplay.available_resources()["CPU"] == 2)
+
+
+def test_what_does_not_fit_a_trial_uses_the_machine(engine: str, tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        adders = [Adder.options(num_cpus=1).remote() for _ in range(config["actors"])]
+        return {"value": sum(outplay.get([adder.add.remote(0) for adder in adders]))}
+
+    def train_large(config: dict[str, Any]) -> dict[str, Any]:
+        return {"value": outplay.get(successor.options(num_cpus=2).remote(0))}
+
+    if engine == "ray":
+        pytest.skip("on Ray, what a trial starts needs resources that no trial has reserved")
+    two = tune.run(train, config={"actors": 2}, max_concurrent_trials=1, storage_path=tmp_path, verbose=0)
+    assert two.trials[0].last_result["value"] == 2
+    large = tune.run(train_large, resources_per_trial={"cpu": 0}, storage_path=tmp_path, verbose=0)
+    assert large.trials[0].last_result["value"] == 1

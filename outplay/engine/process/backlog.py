@@ -83,15 +83,15 @@ class Backlog:
         """Remove the work for which there are free slots, the oldest first, with its lease.
 
         The lease is None if the work's reservation was released. `held_back` is the turn of a queued reservation: work
-        that came later does not start, unless it needs no CPU or runs in a reservation.
+        that came later does not start, unless it needs no CPU or runs in a reservation: its own or its caller's.
         """
         if not self._queues:
             return
         for head in self.heads():
             works = self._queues.get((head.shape, head.depth))
-            while works and not _is_held_back(works[0], held_back):
+            while works:
                 try:
-                    lease = self._slots.take(*head.shape, head.depth)
+                    lease = self._lease(works[0], held_back, head.depth)
                 except ValueError:
                     yield works.popleft(), None
                     continue
@@ -107,7 +107,7 @@ class Backlog:
     def _overdue(self, held_back: int | None) -> Iterator[tuple[Work, Lease]]:
         """One more piece of work, if the slot of a blocked task has been unused for too long."""
         for work in sorted(self.heads(), key=lambda work: -work.depth):
-            lease = None if _is_held_back(work, held_back) else self._slots.take(*work.shape)
+            lease = self._lease(work, held_back)
             if lease is not None:
                 break
         else:
@@ -123,6 +123,12 @@ class Backlog:
         self._queues[work.shape, work.depth].popleft()
         lease.depth = work.depth
         yield work, lease
+
+    def _lease(self, work: Work, held_back: int | None, depth: int | None = None) -> Lease | None:
+        cpus, gpus, reservation, home = work.shape
+        if not _is_held_back(work, held_back):
+            return self._slots.take(cpus, gpus, reservation, depth, home)
+        return self._slots.take(cpus, gpus, home, depth) if home in self._slots.reservations else None
 
     def _delay(self) -> float:
         return min(_MAX_DELAY_S, _MIN_DELAY_S * max(1.0, self._slots.paused_cpus / self._slots.machine.cpus))

@@ -23,7 +23,7 @@ _BOOT = (
 )
 
 Flavour = tuple[int, tuple[int, ...]]  # (threads, GPUs): fixed once numpy or torch is imported
-Shape = tuple[float, float, int | None]  # (CPUs, GPUs, reservation)
+Shape = tuple[float, float, int | None, int | None]  # (CPUs, GPUs, reservation, home)
 
 
 @dataclass(eq=False)
@@ -36,6 +36,7 @@ class Work:
     depth: int  # see backlog.py
     retries_left: int  # or restarts of an actor; -1: no limit
     actor: Actor | None = None  # if this work creates an actor
+    home: int | None = None  # the reservation in which its caller runs
     missing: int = 0  # the number of arguments that do not exist yet
     crashes: int = 0  # the number of workers that died while they ran it
     cancelled: bool = False
@@ -48,7 +49,7 @@ class Work:
 
     @property
     def shape(self) -> Shape:
-        return (self.spec.cpus, self.spec.gpus, self.spec.reservation)
+        return (self.spec.cpus, self.spec.gpus, self.spec.reservation, self.home)
 
 
 @dataclass

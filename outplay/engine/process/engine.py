@@ -217,6 +217,9 @@ class ProcessEngine:
     def is_inside_call(self) -> bool:
         return False  # api.attach marks workers
 
+    def join_call(self) -> None:
+        self.running.is_call = True
+
     def _check_open(self) -> None:
         if self.post.closed is not None:
             raise EngineError(self.post.closed)

@@ -47,19 +47,25 @@ class Staff:
     # Submission
 
     def submit(self, caller: int, spec: WorkSpec) -> None:
-        work = Work(spec, caller, next(self._turns), self._depth(caller) + 1, spec.retries)
+        work = self._new_work(caller, spec)
         for number in spec.call.results:
             self._backlog.makers[number] = work
         self._await_arguments(work)
 
     def create(self, caller: int, spec: WorkSpec) -> None:
         actor = self.actors.record(spec.call.id)
-        work = Work(spec, caller, next(self._turns), self._depth(caller) + 1, spec.retries, actor)
+        work = self._new_work(caller, spec, actor)
         actor.work = work
         record = self._objects.object(actor.id)
         record.on_unheld = lambda: self._end_actor(actor)
         self._objects.hold(caller, actor.id)
         self._await_arguments(work)
+
+    def _new_work(self, caller: int, spec: WorkSpec, actor: Actor | None = None) -> Work:
+        worker = self.workers.get(caller)
+        parent = None if worker is None else worker.work
+        home = None if parent is None else parent.home if parent.spec.reservation is None else parent.spec.reservation
+        return Work(spec, caller, next(self._turns), self._depth(caller) + 1, spec.retries, actor, home)
 
     def _depth(self, index: int) -> int:
         worker = self.workers.get(index)

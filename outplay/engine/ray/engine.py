@@ -252,6 +252,9 @@ class RayEngine:
     def is_inside_call(self) -> bool:
         return False  # api.attach marks workers
 
+    def join_call(self) -> None:
+        pass  # Ray's actors keep their CPUs while they wait
+
     def _ray_options(self, name: str, options: Options, default_cpus: float) -> dict[str, Any]:
         cpus, gpus = options.cpus(default_cpus), options.num_gpus
         ray_options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus}
