@@ -18,7 +18,7 @@ import outplay
 from outplay import tune
 from outplay.errors import ConfigError
 from outplay.tune import ExperimentAnalysis
-from outplay.tune.schedulers import Clone, Decisions, Scheduler
+from outplay.tune.schedulers import PAUSE, Clone, Decisions, Scheduler
 
 Run = Callable[..., ExperimentAnalysis]
 SMALL = {"num_workers": 0, "num_envs": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2}
@@ -107,33 +107,26 @@ def test_several_seeds(run: Run) -> None:
 
 
 class Copying(Scheduler):
-    """Trial 0 continues as a copy of trial 1, with another learning rate, when that has a checkpoint."""
+    """Trial 0 waits at iteration 2, and continues as a copy of trial 1 when that is there."""
 
     needs_checkpoints = True
-    source: Any = None
-
-    def on_add(self, trial: Any) -> None:
-        self.source = trial  # the newest: trial 1
 
     def on_result(self, trial: Any, result: Any) -> Decisions:
-        if trial.id == "00000" and trial.iteration >= 2 and not trial.lineage and self.source.checkpoints:
-            return {"00000": Clone("00001", {"lr": 5e-3})}
-        return {}
-
-    def choose(self, runnable: Any) -> Any:
-        return max(runnable, key=lambda trial: trial.index)
+        if trial.iteration != 2 or trial.lineage:
+            return {}
+        return {"00000": PAUSE if trial.id == "00000" else Clone("00001", {"lr": 5e-3})}
 
 
 def test_a_copy_continues_exactly_with_other_settings(run: Run, tmp_path: Path) -> None:
     """The weights are those of one run whose setting was changed on the way."""
     config = {**CARTPOLE, "seed": 3, "lr": tune.grid_search([1e-4, 1e-3])}
-    result = run("PPO", config=config, stop={"training_iteration": 4}, scheduler=Copying(), max_concurrent_trials=2)
+    result = run("PPO", config=config, stop={"training_iteration": 4}, scheduler=Copying(), max_concurrent_trials=1)
     copied = result.trials[0]
     assert [(a.trial_id, a.values) for a in copied.lineage] == [("00001", {"lr": 5e-3})]
-    at = copied.lineage[0].iteration
+    assert copied.lineage[0].iteration == 2
     experiment = {"env": "CartPole-v1", "stop": {"training_iteration": 4}, "config": {**SMALL, "seed": 3, "lr": 1e-3}}
     alone = outplay.Run.create(experiment, results=tmp_path / "alone")
-    for _ in range(at):
+    for _ in range(2):
         alone.step()
     alone.reconfigure({"lr": 5e-3})
     alone.train()

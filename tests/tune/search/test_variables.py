@@ -128,5 +128,5 @@ def test_a_grid_within_a_choice_is_refused() -> None:
 
 
 def test_a_range_without_multiples_is_refused() -> None:
-    with pytest.raises(ConfigError, match="x: there is no multiple of 5"):
+    with pytest.raises(ConfigError, match="quniform: no multiple of 5 is between 1 and 2"):
         variable(domains.quniform(1, 2, 5))
