@@ -143,8 +143,6 @@ def _multiples(name: str, domain: Domain, q: float, number: type[int] | type[flo
 
     assert isinstance(domain, Float | Integer)
     first, last = math.ceil(domain.low / q - 1e-9), math.floor(domain.high / q + 1e-9)
-    if first > last:
-        raise ConfigError(f"{name}: there is no multiple of {q} between {domain.low} and {domain.high}")
 
     def encode(value: Any) -> int:
         factor = round(float(value) / q)
