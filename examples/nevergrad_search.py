@@ -1,7 +1,7 @@
 """Nevergrad as a searcher: what it takes to plug any search tool into Outplay's studies.
 
 >>> tune.run(train, config={"lr": tune.loguniform(1e-5, 1e-1)}, num_samples=100, metric="loss", mode="min",
-...          search_alg=NevergradSearch("TwoPointsDE", budget=100))
+...          search_alg=NevergradSearch(budget=100))
 """
 
 import math
@@ -34,7 +34,7 @@ def parameter(name: str, domain: Domain) -> ng.p.Parameter:
 class NevergradSearch(Searcher):
     """Suggestions of an optimizer of Nevergrad. They follow from the seed and the calls: nothing needs to be saved."""
 
-    def __init__(self, optimizer: str = "NGOpt", budget: int = 100, num_workers: int = 1) -> None:
+    def __init__(self, optimizer: str = "TwoPointsDE", budget: int = 100, num_workers: int = 1) -> None:
         self.make = ng.optimizers.registry[optimizer]
         self.budget, self.num_workers = budget, num_workers
 

@@ -15,7 +15,6 @@ _SHORT = {"n": "n_timesteps"}  # one-letter options of other libraries
 class _Options:
     """Takes some other names of a command's options. Unknown options are a ConfigError."""
 
-    name: str | None
     params: list[Any]
 
     @property
@@ -32,13 +31,13 @@ class _Options:
             option, near = getattr(error, "option_name", None), getattr(error, "possibilities", ())
             if option is None or near == ():  # it is not NoSuchOption, which typer does not export
                 raise
-            raise ConfigError(f"no option {option}{self._hint(option, near or [])}") from error
+            raise ConfigError(f"no option {option}{self._hint(ctx, option, near or [])}") from error
 
     def _without_alias(self, argument: str) -> str:
         name, sign, value = argument.partition("=")
         return _ALIASES[name] + sign + value if _ALIASES.get(name) in self._options else argument
 
-    def _hint(self, option: str, near: list[str]) -> str:
+    def _hint(self, ctx: Any, option: str, near: list[str]) -> str:
         options, name = self._options, option.lstrip("-").replace("-", "_")
         if (spelled := "--" + name.replace("_", "-")) in options:
             return f"; write {spelled}"
@@ -49,7 +48,16 @@ class _Options:
                 return f"; {found}"
         if near:
             return f". Did you mean {sorted(near)[0]}?"
-        return f"; `outplay {self.name} --help` lists all"
+        return f"; `{_command_line(ctx)} --help` lists all"
+
+
+def _command_line(ctx: Any) -> str:
+    """What a user types to run a command: `outplay tune report`, also if the program has another name."""
+    names = []
+    while ctx.parent is not None:
+        names.append(ctx.info_name)
+        ctx = ctx.parent
+    return " ".join(["outplay", *reversed(names)])
 
 
 class Command(_Options, TyperCommand):

@@ -41,7 +41,8 @@ def tune(
         typer.Option(metavar="STUDY", help="Continue a study from its folder.", autocompletion=completion.studies),
     ] = None,
     num_samples: Annotated[
-        int | None, typer.Option(metavar="N", help="How often values are drawn; grids run so often; -1: no limit.")
+        int | None,
+        typer.Option(metavar="N", help="Number of samples; each grid is repeated this many times; -1: no limit."),
     ] = None,
     max_concurrent_trials: Annotated[
         int | None, typer.Option(metavar="N", help="Trials at the same time; default: one per core.")
@@ -208,7 +209,7 @@ def _print_preview(search: SearchFile, folder: Path) -> None:
         text = yaml.safe_dump(described(domain), default_flow_style=True, width=10_000).strip()
         typer.echo(f"  {variable_text(name)}: {text}")
     typer.echo("first configs:")
-    for number, values in enumerate(tuner.preview(_PREVIEW)):
+    for number, values in enumerate(tuner.preview(_PREVIEW if tuner.total is None else min(_PREVIEW, tuner.total))):
         typer.echo(f"  {number:05d}: {values_text(values) or 'no variables'}")
 
 

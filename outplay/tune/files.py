@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from outplay.tune.domains import Categorical, Grid
 from outplay.tune.folder import StudyFolder
 from outplay.tune.names import made
 from outplay.tune.search import Variants
-from outplay.tune.spaces import Space, Values, parsed
+from outplay.tune.spaces import MAKERS, Space, Values, parsed
 from outplay.tune.tuner import Tuner
 
 NAME = "search.yml"  # in a study's folder
@@ -44,6 +45,7 @@ _KEYS = (
     *_PLAIN,
 )
 _BY_VARIABLE = ("hyperparam_mutations", "hyperparam_bounds")  # settings of schedulers that name variables
+_FREE = ("env_config", "custom_model_config")  # settings with keys of any name
 _MOST_CHECKED = 200
 
 
@@ -94,6 +96,7 @@ class SearchFile:
         if not isinstance(run, str):
             raise ConfigError(f"{self.where}: run must be the name of one algorithm, not {shortened(repr(run))}")
         try:
+            _check_makers(self.experiment, "")
             found = parsed({"config": {}, **self.experiment})
         except ConfigError as error:
             raise ConfigError(f"{self.where}: {error}") from error
@@ -185,6 +188,7 @@ class SearchFile:
         for key in _BY_VARIABLE:
             if isinstance(changed.get(key), Mapping) and "config" not in changed[key]:
                 named = {str(name).replace(".", "/"): value for name, value in changed[key].items()}
+                _check_makers(named, key)
                 changed[key] = {f"config/{name}": value for name, value in parsed(named).items()}
         return changed
 
@@ -210,6 +214,24 @@ class SearchFile:
                 f"{folder} has no {NAME}: it was started in Python; continue it there, with resume=True and its name"
             )
         return cls.load(folder / NAME, trust)
+
+
+def _check_makers(config: Any, path: str) -> None:
+    """Raise ConfigError for a variable whose kind is misspelt, as {"unifrm": [0, 1]}, or needs Python."""
+    if isinstance(config, list):
+        for i, value in enumerate(config):
+            _check_makers(value, f"{path}/{i}")
+    if not isinstance(config, Mapping):
+        return
+    if len(config) == 1 and path.rpartition("/")[2] not in _FREE:
+        ((name, value),) = config.items()
+        if name == "sample_from":
+            raise ConfigError(f"{path}: sample_from is a Python function: it cannot be used in a file")
+        close = get_close_matches(str(name), MAKERS, n=1, cutoff=0.75)
+        if name not in MAKERS and isinstance(value, list) and close:
+            raise ConfigError(f"{path}: there is no variable {name!r}. Did you mean {close[0]!r}?")
+    for key, value in config.items():
+        _check_makers(value, f"{path}/{key}" if path else str(key))
 
 
 def _samples(space: Space) -> Iterator[Values]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from outplay.errors import shortened
 from outplay.formatting import duration
-from outplay.tune.domains import Domain
+from outplay.tune.domains import Categorical, Domain, Grid
+from outplay.tune.spaces import described
 from outplay.tune.trial import Trial
 
 _LONGEST = 40  # characters of a value
@@ -39,6 +40,20 @@ def _without_domains(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_domains(each) for key, each in value.items()}
     return [_without_domains(each) for each in value] if isinstance(value, list) else value
+
+
+def domain_text(domain: Domain) -> str:
+    """A Domain as it is written in Python.
+
+    >>> domain_text(Float(0, 1)), domain_text(Categorical(("a", "b")))
+    ("uniform(0, 1)", "choice(['a', 'b'])")
+    """
+    found = described(domain)
+    if not isinstance(found, dict):  # it cannot be written in a file
+        return shortened(one_line(str(found)))
+    ((name, values),) = found.items()
+    inside = values if isinstance(domain, Categorical | Grid) else ", ".join(map(repr, values))
+    return shortened(one_line(f"{name}({inside})"))
 
 
 def metric_text(value: float) -> str:

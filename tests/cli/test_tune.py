@@ -65,6 +65,23 @@ def test_a_dry_run_prints_the_variables_and_the_first_configs(cli: Cli, tmp_path
     assert not (tmp_path / "results").exists()
 
 
+def test_a_dry_run_prints_no_more_configs_than_there_are_trials(cli: Cli, file: Path) -> None:
+    random = SEARCH.replace("{grid_search: [[8], [16]]}", "[8]")
+    file.write_text(random.replace("num_samples: 2", "num_samples: 4\n    search: optuna"))
+    code, out, _ = cli("tune", "-f", "search.yml", "--dry-run")
+    assert code == 0
+    assert out.splitlines()[0] == "trials: 4"
+    assert [line.split()[0] for line in out.splitlines()[-5:]] == ["first", *(f"{i:05d}:" for i in range(4))]
+
+
+def test_keys_of_env_config_are_no_variables(file: Path) -> None:
+    """Keys of env_config are the environment's own: {choices: […]} is not a misspelt choice."""
+    from outplay.tune.files import SearchFile
+
+    changed(file, "num_envs: 2", "env_config: {choices: [1, 2]}")
+    assert SearchFile.load(file).template["config"]["env_config"] == {"choices": [1, 2]}
+
+
 def test_a_study_its_report_and_its_runs(cli: Cli, tmp_path: Path) -> None:
     code, out, err = cli("tune", "-f", "search.yml", "--name", "first", "--engine", "inline")
     assert (code, err) == (0, "")
@@ -139,6 +156,18 @@ def test_options_change_the_file_and_are_kept(cli: Cli, tmp_path: Path) -> None:
         ("CartPole-v1", "CartPol-v1", "no environment 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
         ("  env: CartPole-v1\n", "", "env is missing; add an environment, as env: CartPole-v1"),
         ("loguniform: [1.0e-5,", "loguniform: [0,", "config/lr: loguniform: on a logarithmic scale the lower"),
+        ("{loguniform:", "{logunifrm:", "config/lr: there is no variable 'logunifrm'. Did you mean 'loguniform'?"),
+        ("gamma: {choice: [0.9, 0.99]}", "gamma: {sample_from: f}", "config/gamma: sample_from is a Python function"),
+        (
+            "seed: 7",
+            "scheduler: {type: pbt, hyperparam_mutations: {lr: {unifrm: [0, 1]}}}",
+            "hyperparam_mutations/lr: there is no variable 'unifrm'. Did you mean 'uniform'?",
+        ),
+        (
+            "seed: 7",
+            "scheduler: {type: pb2, hyperparam_bounds: {lr: [1, 0]}}",
+            "PB2: hyperparam_bounds of 'config/lr' must be [lowest, highest], not [1, 0]",
+        ),
         ("seed: 7", "scheduler: {type: ash, max_t: 2}", "there is no scheduler 'ash'. Did you mean 'asha'?"),
         ("seed: 7", "scheduler: {type: asha, maxt: 2}", "ASHAScheduler has no setting 'maxt'. Did you mean 'max_t'?"),
         ("seed: 7", "search: optun", "there is no search 'optun'. Did you mean 'optuna'?"),
@@ -172,6 +201,7 @@ def test_mistakes_are_one_sentence_and_nothing_is_written(
         (["--resume", "x", "--seed", "3"], "--seed cannot be combined with --resume: a study keeps its settings"),
         (["--nam", "x"], "no option --nam. Did you mean --name?"),
         (["report", "x"], "there is no study 'x'"),
+        (["report", "x", "--bogus"], "no option --bogus; `outplay tune report --help` lists all"),
         (["report", "x", "--tap"], "no option --tap. Did you mean --top?"),
     ],
 )

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import outplay
+from outplay import tune
 from outplay.testing import SearcherConformance
 from outplay.tune import domains
 from outplay.tune.objective import Objective
@@ -34,7 +36,7 @@ class TestNevergrad(SearcherConformance):
     def make(self) -> Searcher:
         from nevergrad_search import NevergradSearch  # type: ignore[import-not-found]
 
-        searcher: Searcher = NevergradSearch("TwoPointsDE")
+        searcher: Searcher = NevergradSearch()
         return searcher
 
 
@@ -53,3 +55,22 @@ def test_it_finds_a_minimum(example: Any) -> None:
         searcher.on_complete(f"{i:05}", {"loss": losses[-1]})
     assert min(losses) < 0.2
     assert min(losses) < min(losses[:10]) / 3
+
+
+def test_it_runs_a_study(example: Any, tmp_path: Path) -> None:
+    outplay.init("inline")
+    try:
+        found = tune.run(
+            lambda config: {"loss": (config["x"] - 1) ** 2 + (config["kind"] == "b")},
+            config={"x": tune.uniform(-5, 5), "kind": tune.choice(["a", "b"])},
+            search_alg=example.NevergradSearch(budget=30),
+            num_samples=30,
+            metric="loss",
+            mode="min",
+            storage_path=tmp_path,
+            verbose=0,
+        )
+    finally:
+        outplay.shutdown()
+    assert len(found) == 30
+    assert found.best_result["loss"] < 1

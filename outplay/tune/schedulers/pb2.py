@@ -215,13 +215,17 @@ def _regressor(kernel: Any) -> Any:
     return GaussianProcessRegressor(kernel, optimizer=None)
 
 
-def _ranges(bounds: Mapping[str, Any]) -> dict[str, Any]:
+def _ranges(bounds: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, given in bounds.items():
         if isinstance(given, Mapping):
-            found[name] = _ranges(given)
-        elif isinstance(given, list | tuple) and len(given) == 2:
+            found[name] = _ranges(given, f"{path}{name}/")
+            continue
+        wrong = f"PB2: hyperparam_bounds of {f'{path}{name}'!r} must be [lowest, highest], not {given!r}"
+        if not isinstance(given, list | tuple) or len(given) != 2:
+            raise ConfigError(wrong)
+        try:
             found[name] = Float(*given)
-        else:
-            raise ConfigError(f"PB2: hyperparam_bounds of {name!r} must be [lowest, highest], not {given!r}")
+        except ConfigError as error:
+            raise ConfigError(wrong) from error
     return found

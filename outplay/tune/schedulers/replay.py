@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from outplay.errors import ConfigError, nearest
+from outplay.errors import ConfigError
 from outplay.tune.domains import Categorical
 from outplay.tune.schedulers.base import CONTINUE, Clone, Decisions, Scheduler
 from outplay.tune.schedulers.mutation import with_variables
@@ -108,7 +108,9 @@ def lineage(trials: Mapping[str, Trial], trial_id: str) -> list[Step]:
     [(0, {'lr': 0.1}), (5, {'lr': 0.12}), (10, {'lr': 0.096})]
     """
     if trial_id not in trials:
-        raise ConfigError(f"the study has no trial {trial_id!r}{nearest(trial_id, trials)}")
+        known = list(trials)
+        listed = f"it has {known[0]} to {known[-1]}" if known else "it has none"
+        raise ConfigError(f"the study has no trial {trial_id!r}; {listed}")
     trial = trials[trial_id]
     steps: list[Step] = []
     copies = trial.lineage

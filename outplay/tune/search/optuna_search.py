@@ -15,6 +15,7 @@ from outplay.tune.objective import Objective, number
 from outplay.tune.search.base import Searcher
 from outplay.tune.search.variables import Variables
 from outplay.tune.spaces import Space, Values
+from outplay.tune.text import domain_text
 from outplay.tune.trial import Metrics
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class OptunaSearch(Searcher):
                 raise ConfigError(f"points_to_evaluate: the config has no variable {path!r}{hint}")
             if not self.variables.encoded({path: value}):
                 domain = self.variables.by_path[path][0].domain
-                raise ConfigError(f"points_to_evaluate: {path}={value!r} is not in {domain}")
+                raise ConfigError(f"points_to_evaluate: {path}={value!r} is not in {domain_text(domain)}")
         return flat
 
     def _learn_earlier(self) -> None:

@@ -74,7 +74,7 @@ def kind_of(sampler: str | Factory, objectives: int) -> Kind:
     if not isinstance(sampler, str):
         return Kind(lambda seed, _: sampler(seed), has_after_trial=True)
     if sampler not in KINDS:
-        raise ConfigError(f"there is no sampler {sampler!r}, only {', '.join(KINDS)}{nearest(sampler, KINDS)}")
+        raise ConfigError(f"there is no sampler {sampler!r}{nearest(sampler, KINDS)}")
     kind = KINDS[sampler]
     if kind.objectives is not None and objectives > kind.objectives:
         raise ConfigError(f"sampler={sampler!r} optimises one metric, not {objectives}; use 'nsga2', 'tpe' or 'gp'")

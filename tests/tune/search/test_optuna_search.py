@@ -299,14 +299,15 @@ def test_several_metrics_have_directions_of_their_own(sampler: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "objective", "message"),
     [
-        ({"sampler": "tpee"}, LOSS, "there is no sampler 'tpee', only tpe, .* Did you mean 'tpe'"),
+        ({"sampler": "tpee"}, LOSS, "^there is no sampler 'tpee'. Did you mean 'tpe'.$"),
+        ({"sampler": "xx"}, LOSS, "^there is no sampler 'xx'; valid: cmaes, gp, nsga2, nsga3, qmc, random, tpe$"),
         ({"sampler": 3}, LOSS, "sampler must be a name or a function of a seed"),
         ({"sampler": optuna.samplers.RandomSampler()}, LOSS, "sampler=lambda seed: RandomSampler\\(seed=seed\\)"),
         ({"sampler": "cmaes"}, Objective.of(["a", "b"], "max"), "'cmaes' optimises one metric, not 2"),
         ({}, Objective.of(None, None), "OptunaSearch needs a metric"),
         ({"metric": "a", "mode": "max"}, LOSS, "has metric='a', mode='max', but the study has metric='loss'"),
         ({"points_to_evaluate": [{"y": 1}]}, LOSS, "the config has no variable 'y'"),
-        ({"points_to_evaluate": [{"x": 6}]}, LOSS, "points_to_evaluate: x=6 is not in Float"),
+        ({"points_to_evaluate": [{"x": 6}]}, LOSS, "points_to_evaluate: x=6 is not in uniform\\(-5, 5\\)$"),
         ({"points_to_evaluate": [{"x": 1}], "evaluated_rewards": [1]}, LOSS, "needs values for all variables"),
         ({"points_to_evaluate": [POINT], "evaluated_rewards": [[1, 2]]}, LOSS, "is not one number per metric"),
         ({"points_to_evaluate": [POINT], "evaluated_rewards": []}, LOSS, "evaluated_rewards has 0 values for 1"),
