@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,19 @@ def callbacks_of(experiment: Experiment, callbacks: Sequence[Callback | str]) ->
     return make_callbacks(paths, objects, module_folders(experiment, ()))
 
 
+_changes_are_meant: ContextVar[bool] = ContextVar("changes_are_meant", default=False)
+
+
+@contextmanager
+def meant_changes() -> Iterator[None]:
+    """A context in which runs are resumed with other settings without a warning: trials of a study."""
+    token = _changes_are_meant.set(True)
+    try:
+        yield
+    finally:
+        _changes_are_meant.reset(token)
+
+
 def recorded_experiment(
     folder: RunFolder,
     change: Callable[[Experiment], Experiment],
@@ -129,7 +144,8 @@ def recorded_experiment(
     check_evaluation_trust(recorded.config, env, trust, where, "add --trust")
     changed = change(recorded.model_copy(update={"config": imported.without_untrusted(recorded.config, trust)}))
     imported.check_trust(recorded.config, changed.config, where, "repeat it with --config {}={}, or add --trust")
-    if others := sorted(key for key in changed.config if changed.config[key] != recorded.config.get(key)):
+    others = sorted(key for key in changed.config if changed.config[key] != recorded.config.get(key))
+    if others and not _changes_are_meant.get():
         log.warning("settings differ from those of the run (%s): the result may differ", ", ".join(others))
     if find_algorithm(changed.run) is not find_algorithm(recorded.run):
         raise CheckpointError(f"{where} belongs to {recorded.run}, not to {changed.run}")

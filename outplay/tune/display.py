@@ -67,6 +67,7 @@ class StudyDisplay(Callback):
         self._budget: float | None = info["time_budget_s"]
         self._spent = float(info["seconds"])  # in earlier sessions
         self._started = time.monotonic()
+        self._handled = sys.exception()  # `tune.run` may be called while an exception is handled
         self._out = sys.stdout if self._given_out is None else self._given_out
         is_main = threading.current_thread() is threading.main_thread()  # only it can handle signals
         if is_main and is_live_terminal(self._out):
@@ -197,6 +198,8 @@ class StudyDisplay(Callback):
                 for trial in self._trials
                 if trial.id == REPORT and trial.last_result
             ]
+        if self._given_out is None and sys.exception() is not self._handled:  # the command line has --resume instead
+            lines.append(f"interrupted; to resume: the same call with name={self._name!r}, resume=True")
         if self._searched:
             lines.append(f"to see all trials: outplay tune report {argument_of(self._folder)}")
         return lines

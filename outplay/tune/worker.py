@@ -29,10 +29,19 @@ class TrialWorker:
         """Start a trial, or continue it from its checkpoint. Returns its first event."""
         self.stop(key)
         try:
-            self._running[key] = execution(self._trainable, job)
+            with self._settings_may_change():
+                self._running[key] = execution(self._trainable, job)
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises
             return failed(error)
         return self.step(key)
+
+    def _settings_may_change(self) -> contextlib.AbstractContextManager[None]:
+        """Population-based training continues a run with other settings: that needs no warning."""
+        if not isinstance(self._trainable, str):
+            return contextlib.nullcontext()
+        from outplay.runs.loading import meant_changes  # it needs torch
+
+        return meant_changes()
 
     def step(self, key: str) -> Event:
         """Run a trial until its next event."""

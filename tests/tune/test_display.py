@@ -185,3 +185,24 @@ def test_the_table_in_a_terminal_is_redrawn_in_place(tmp_path: Path) -> None:
         assert frames(terminal.screen) == (0, 0)
         assert "best: score 21 (trial 00002): x 3" in terminal.screen.text
         assert terminal.screen.is_cursor_visible
+
+
+class Interrupts(tune.Callback):
+    def on_trial_complete(self, iteration: int, trials: object, trial: Trial, **info: object) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("inline")
+def test_an_interrupted_study_says_how_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"config": {"x": tune.grid_search([1, 2])}, "storage_path": tmp_path, "name": "cut"}
+    with pytest.raises(KeyboardInterrupt):
+        tune.run(square, callbacks=[Interrupts()], **options)
+    out = capsys.readouterr().out
+    assert "\ninterrupted; to resume: the same call with name='cut', resume=True\n" in out
+    try:
+        raise ValueError
+    except ValueError:  # a study within a handler is not interrupted
+        tune.run(square, resume=True, **options)
+    out = capsys.readouterr().out
+    assert "2 done" in out
+    assert "to resume" not in out

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import outplay
 from outplay import tune
 from outplay.tune import ExperimentAnalysis
 from outplay.tune.folder import StudyFolder
@@ -156,3 +157,27 @@ def test_a_copy_that_reports_nothing_keeps_the_values_of_its_result(tmp_path: Pa
         copied = analysis.trials[1]
         assert (copied.values["rate"], copied.config["rate"], copied.last_result["value"]) == (2.0, 2.0, 2.0)
         assert copied.lineage == []
+
+
+def test_other_settings_of_a_copy_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outplay.init("inline")
+    try:
+        found = tune.run(
+            "PPO",
+            config={**SMALL, "lr": tune.grid_search([1e-4, 1e-3])},
+            stop={"training_iteration": 3},
+            metric="episode_return_mean",
+            mode="max",
+            scheduler=PopulationBasedTraining(
+                "training_iteration", perturbation_interval=1, hyperparam_mutations={"lr": LR}, quantile_fraction=0.5
+            ),
+            max_concurrent_trials=1,
+            storage_path=tmp_path,
+            name="s",
+            verbose=0,
+        )
+    finally:
+        outplay.shutdown()
+    assert clones(tmp_path / "s")
+    assert len(found) == 2
+    assert "settings differ" not in caplog.text

@@ -112,5 +112,9 @@ class Scheduler:
         """What to show of it: numbers of trials per rung, and so on."""
         return {}
 
+    def remark(self) -> str:
+        """What the user should know when the study has ended, such as that no trial was ever compared; or nothing."""
+        return ""
+
 
 FIFOScheduler = Scheduler

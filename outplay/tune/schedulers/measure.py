@@ -63,6 +63,14 @@ class Measure:
         """Whether a result has both the time and the metric."""
         return math.isfinite(number(result, self.time_attr)) and _has(result, self.objective.metric)
 
+    def unreached(self, name: str, limit: float, longest: float) -> str:
+        """The remark of a scheduler whose first comparison would have been at `limit`, a setting called `name`."""
+        count = "time_attr='training_iteration' counts iterations; or " if self.time_attr == "time_total_s" else ""
+        return (
+            f"{self.who} has compared no trials: they ended at {self.time_attr} {longest:.4g} or before, "
+            f"with {name}={limit:g}; {count}set a smaller {name}"
+        )
+
     def _missing(self, kind: str, name: str, trial: Trial, result: Metrics) -> str:
         names = ", ".join(sorted(_names(result))) or "none"
         return f"{self.who}: {kind} {name!r} is not in the result of trial {trial.id}. Its metrics: {names}"

@@ -103,6 +103,10 @@ class MedianStoppingRule(Scheduler):
         scores = self._scores[trial_id]
         return scores[-1][0] if scores else -math.inf
 
+    def remark(self) -> str:
+        longest = max((scores[-1][0] for scores in self._scores.values() if scores), default=math.inf)
+        return self.measure.unreached("grace_period", self.grace_period, longest) if longest < self.grace_period else ""
+
     def on_stall(self) -> Decisions:
         paused, self._paused = self._paused, {}
         self._free.update(paused)

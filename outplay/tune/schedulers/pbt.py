@@ -116,6 +116,8 @@ class PopulationBasedTraining(Scheduler):
         self.mutations = mutation.domains(who, hyperparam_mutations or {})
         self.warm_up = WarmUp.of(who, initial_trials, population_size, warm_up_t)
         self._members: dict[str, Member] = {}  # those that have not ended
+        self._longest = 0.0  # time of all results
+        self._compares = False  # whether an interval, or the warm-up, of a trial has ended
 
     @property
     def needs_checkpoints(self) -> bool:
@@ -147,11 +149,12 @@ class PopulationBasedTraining(Scheduler):
             return {trial.id: CONTINUE}
         time, score = self.measure.time(trial, result), self.measure.score(trial, result)
         member = self._members[trial.id]
-        member.time = time
+        member.time, self._longest = time, max(time, self._longest)
         if trial.checkpoints and trial.checkpoint_iteration >= trial.iteration:
             member.saved = time
         if not self._is_due(member, time):
             return {trial.id: CONTINUE}
+        self._compares = True
         if self.warm_up.has(trial.id):
             return self._warmed_up(self.warm_up.arrive(trial.id, score))
         self.rate(member, score)
@@ -192,6 +195,15 @@ class PopulationBasedTraining(Scheduler):
 
     def status(self) -> dict[str, Any]:
         return {"population": len(self._members), "copies": sum(member.clones for member in self._members.values())}
+
+    def remark(self) -> str:
+        if self._compares or not self._longest:
+            return ""
+        limits = {"perturbation_interval": self.perturbation_interval, "burn_in_period": self.burn_in_period}
+        if self.warm_up.trials:
+            limits = {"warm_up_t": self.warm_up.time}
+        name = max(limits, key=lambda each: limits[each])
+        return self.measure.unreached(name, limits[name], self._longest)
 
     def _is_due(self, member: Member, time: float) -> bool:
         """Whether this is the end of a member's interval, or of its warm-up."""

@@ -98,6 +98,18 @@ def test_time_slices_until_there_is_something_to_compare_with() -> None:
     assert sorted(order) == [0] * 5 + [1] * 5
 
 
+def test_a_grace_period_that_no_trial_reached_is_remarked() -> None:
+    fed = Fed(2, grace_period=5)
+    assert fed.scheduler.remark() == ""  # no trial has a result
+    fed.at(0, 4, 1.0)
+    assert fed.scheduler.remark() == (
+        "MedianStoppingRule has compared no trials: they ended at training_iteration 4 or before, with grace_period=5; "
+        "set a smaller grace_period"
+    )
+    fed.at(1, 5, 1.0)
+    assert fed.scheduler.remark() == ""
+
+
 def test_wrong_settings() -> None:
     with pytest.raises(ConfigError, match="MedianStoppingRule: min_samples_required must be a number of at least 1"):
         MedianStoppingRule(min_samples_required=0)

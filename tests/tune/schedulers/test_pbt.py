@@ -118,6 +118,26 @@ def test_nothing_changes_during_the_burn_in_period() -> None:
     assert isinstance(fed.at(1, 6, 1)["00001"], Clone)
 
 
+def test_an_interval_that_no_trial_reached_is_remarked() -> None:
+    fed = Fed(2, pbt(perturbation_interval=10, burn_in_period=4))
+    assert fed.scheduler.remark() == ""  # no trial has a result
+    fed.at(0, 9, 1.0)
+    remark = fed.scheduler.remark()
+    assert "has compared no trials: they ended at training_iteration 9 or before, with perturbation_int" in remark
+    assert remark.endswith("=10; set a smaller perturbation_interval")
+    fed.at(1, 10, 1.0)
+    assert fed.scheduler.remark() == ""
+
+
+def test_the_remedy_for_seconds_is_to_count_iterations() -> None:
+    scheduler = PopulationBasedTraining(hyperparam_mutations={"lr": [1, 2]})
+    scheduler.setup(Objective.of("score", "max"), Space(scheduler.prepare({"lr": 1})), 0)
+    trial = Trial("00000", 0, {"lr": 1}, {"lr": 1})
+    scheduler.on_add(trial)
+    scheduler.on_result(trial, {"score": 1.0, "time_total_s": 2.5})
+    assert "with perturbation_interval=60; time_attr='training_iteration' counts iterations; or " in scheduler.remark()
+
+
 def test_nan_is_never_copied() -> None:
     fed = Fed(2, pbt(quantile_fraction=0.5))
     assert fed.at(0, 2, math.nan) == {"00000": YIELD}
