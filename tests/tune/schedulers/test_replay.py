@@ -50,7 +50,7 @@ def test_a_copy_of_a_copy(known: bool) -> None:
     assert lineage(trials, "A") == [(0, {"lr": 3}), (5, {"lr": 6}), (10, {"lr": 7})]
     assert lineage(trials, "B") == [(0, {"lr": 4}), (15, {"lr": 9})]
     assert lineage(trials, "D") == [(0, {"lr": 4})]
-    with pytest.raises(ConfigError, match="^the study has no trial 'E'; it has A to D$"):
+    with pytest.raises(ConfigError, match="the study has no trial 'E'; it has A to D"):
         lineage(trials, "E")
 
 
