@@ -37,11 +37,25 @@ BASICS = (
     "synonyms",
     "formatting",
     "live",
+    "messages",
+    "deduplicate",
 )
 # The public engine: its functions, its protocol, its handles. What starts, schedules or serialises is behind them.
 ENGINE = ("engine.api", "engine.base", "engine.remote")
 # What a user's program sees.
-ABOVE = ("", "errors", "streams", "registry", "machine", "metrics", "formatting", "live", "runs", "engine.api")
+ABOVE = (
+    "",
+    "errors",
+    "streams",
+    "registry",
+    "machine",
+    "metrics",
+    "formatting",
+    "live",
+    "messages",
+    "runs",
+    "engine.api",
+)
 
 BELOW_ALGORITHMS = (
     *("", *BASICS, "fragments", "policies", "envs"),

@@ -1,9 +1,7 @@
 """Output of a command, kept separate from the output of environments.
 
-Environments and their libraries print and warn: from Python and from C, in the main process and in every worker. While
-a command runs, file descriptors 1 and 2 are redirected to a helper process (`deduplicate.py`), which copies each
-distinct message to stderr once. Workers inherit the redirection. The command itself writes to the original streams.
-On a terminal, messages appear above the command's live area (`outplay/live.py`).
+While a command runs, what environments and their libraries print is redirected (`outplay/messages.py`): each distinct
+message is copied to stderr once. Workers inherit the redirection. The command itself writes to the original streams.
 """
 
 from __future__ import annotations
@@ -11,23 +9,18 @@ from __future__ import annotations
 import io
 import logging
 import os
-import select
-import socket
-import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import IO, TextIO
+from typing import TextIO
 
 from outplay.live import above
+from outplay.messages import copy_of, is_descriptor, relayed
 
 _HEARTBEAT_S = 30.0  # between two heartbeat lines
-_FLUSH_TIMEOUT_S = 2.0  # for the last messages of environments
-_WRITE_TIMEOUT_S = 1.0  # for the helper process to write a message
 
 
 @contextmanager
@@ -37,15 +30,15 @@ def separate_output() -> Iterator[tuple[TextIO, TextIO]]:
         if getattr(sys, name) is None:  # closed before the program started
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - stays open until the program exits
     out, err = sys.stdout, sys.stderr
-    if not (_is_descriptor(out, 1) and _is_descriptor(err, 2)):  # in a notebook or a test
+    if not (is_descriptor(out, 1) and is_descriptor(err, 2)):  # in a notebook or a test
         with redirect_stdout(err):
             yield out, err
         return
     for stream in (out, err):
         stream.flush()
-    own = [_copy(out), _copy(err)]
+    own = [copy_of(out), copy_of(err)]
     try:
-        with _deduplicated(own[1]):
+        with relayed(own[1]):
             yield own[0], own[1]
     finally:
         for stream, descriptor in zip(own, (1, 2), strict=True):
@@ -81,71 +74,6 @@ def discard(stream: TextIO) -> None:
         os.dup2(null.fileno(), stream.fileno())
 
 
-def _is_descriptor(stream: TextIO | None, number: int) -> bool:
-    try:
-        return stream is not None and stream.fileno() == number
-    except (OSError, ValueError):
-        return False
-
-
-def _copy(stream: TextIO) -> TextIO:
-    copy: TextIO = os.fdopen(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors=stream.errors)
-    return copy
-
-
-@contextmanager
-def _deduplicated(err: TextIO) -> Iterator[None]:
-    """Redirect descriptors 1 and 2 of this process and its children to a helper process (deduplicate.py)."""
-    marker = uuid.uuid4().hex
-    with ExitStack() as stack:
-        gate = [stack.enter_context(_gate())] if err.isatty() else []
-        helper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("deduplicate.py")), marker, *map(str, gate)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=err.fileno(),
-            pass_fds=gate,
-            start_new_session=True,  # Ctrl-C must not end the helper: it exits when the last writer closes its stdin
-        )
-        assert helper.stdin is not None
-        assert helper.stdout is not None
-        pipe, acknowledgements = stack.enter_context(helper.stdin), stack.enter_context(helper.stdout)
-        for descriptor in (1, 2):
-            os.dup2(pipe.fileno(), descriptor)
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True, write_through=False)
-        try:
-            yield
-        finally:
-            _flush(pipe, acknowledgements, marker)
-
-
-@contextmanager
-def _gate() -> Iterator[int]:
-    """A socket on which the helper asks for the terminal before it writes. Yields the descriptor for the helper."""
-    own, other = socket.socketpair()
-
-    def answer() -> None:
-        with suppress(OSError):  # the helper is gone
-            while asked := own.recv(1):
-                if asked == b"?":  # otherwise a "." that came too late
-                    with above():
-                        own.send(b"!")
-                        if select.select([own], [], [], _WRITE_TIMEOUT_S)[0]:
-                            own.recv(1)
-
-    thread = threading.Thread(target=answer, name="messages above the live area", daemon=True)
-    thread.start()
-    try:
-        yield other.fileno()
-    finally:
-        with suppress(OSError):
-            own.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        own.close()
-        other.close()
-
-
 def say(text: str, err: TextIO) -> None:
     """Print a line to `err`, above the live area. Safe in a signal handler, which may interrupt another print."""
     with above():
@@ -156,16 +84,6 @@ def say(text: str, err: TextIO) -> None:
             return
         with suppress(OSError):  # the reader is gone
             os.write(descriptor, f"{text}\n".encode(err.encoding, "replace"))
-
-
-def _flush(pipe: IO[bytes], acknowledgements: IO[bytes], marker: str) -> None:
-    """Wait until the helper has written all messages, so that the command's last lines come after them."""
-    with suppress(OSError, ValueError):
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os.write(pipe.fileno(), f"\n{marker}\n".encode())
-        if select.select([acknowledgements], [], [], _FLUSH_TIMEOUT_S)[0]:
-            acknowledgements.read(1)
 
 
 @contextmanager

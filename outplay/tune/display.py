@@ -10,12 +10,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from outplay.formatting import duration
 from outplay.live import LiveArea, above, is_live_terminal
+from outplay.messages import above_live_area
 from outplay.runs.results import results_folder
 from outplay.tune.callbacks import Callback
 from outplay.tune.ledger import REPORT
@@ -31,6 +32,7 @@ from outplay.tune.text import (
     variables_of,
 )
 from outplay.tune.trial import Metrics, Status, Trial
+from outplay.tune.worker import RELAY
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,7 +57,7 @@ class StudyDisplay(Callback):
         self._trials: Sequence[Trial] = ()
         self._errors: set[str] = set()
         self._ended_trials, self._ended_seconds = 0, 0.0  # of trials that ended in this session
-        self._area: LiveArea | None = None
+        self._live = ExitStack()  # the live area, and what prints above it
         self._closed = threading.Event()
 
     # What the study says.
@@ -71,8 +73,9 @@ class StudyDisplay(Callback):
         self._out = sys.stdout if self._given_out is None else self._given_out
         is_main = threading.current_thread() is threading.main_thread()  # only it can handle signals
         if is_main and is_live_terminal(self._out):
-            self._area = LiveArea(self._out, self.render, keep=False)
-            self._area.__enter__()
+            if self._given_out is None:  # the command line separates the output of trials itself
+                self._out = self._live.enter_context(above_live_area(self._folder / RELAY))
+            self._live.enter_context(LiveArea(self._out, self.render, keep=False))
         else:
             threading.Thread(target=self._print_lines, name="study display", daemon=True).start()
 
@@ -105,8 +108,8 @@ class StudyDisplay(Callback):
     def on_experiment_end(self, trials: Sequence[Trial], **info: Any) -> None:  # noqa: ARG002
         self._trials = trials
         self._closed.set()
-        if self._area is not None:
-            self._area.close()
+        self._live.close()
+        self._out = sys.stdout if self._given_out is None else self._given_out
         self._print("\n".join(self.summary()))
 
     # What is known of the study.

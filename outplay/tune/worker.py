@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from pathlib import Path
 from typing import Any
 
 import outplay
+from outplay import messages
 from outplay.tune.executions import Event, Execution, Job, execution, failed
+
+RELAY = "output.fifo"  # in the study's folder: where trials print, while a live table is shown
 
 log = logging.getLogger("outplay")
 
@@ -28,6 +32,7 @@ class TrialWorker:
     def start(self, key: str, job: Job) -> Event:
         """Start a trial, or continue it from its checkpoint. Returns its first event."""
         self.stop(key)
+        messages.join(Path(job.folder).parent / RELAY)
         try:
             with self._settings_may_change():
                 self._running[key] = execution(self._trainable, job)

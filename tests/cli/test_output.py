@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outplay import PPO, EnvError, RunError
+from outplay import PPO, EnvError, RunError, messages
 from outplay.cli import output
 from outplay.collect.video import record_video
 from outplay.envs import EnvSpec
@@ -30,7 +30,7 @@ NOISE = [
     "reset, says Python",
     "UserWarning: this is old",
 ]
-SCRIPT = Path(output.__file__).with_name("deduplicate.py")
+SCRIPT = Path(messages.__file__).with_name("deduplicate.py")
 
 
 # What environments print
@@ -67,10 +67,10 @@ def test_a_dry_run_of_a_noisy_environment_is_yaml(tmp_path: Path) -> None:
     assert yaml.safe_load(out)["tests.probes.Noisy"]["env"] == "tests.probes:Noisy"
 
 
-def said(*pieces: bytes) -> str:
+def said(*pieces: bytes, how: str = "once") -> str:
     """The output of deduplicate.py for this input, which it reads piece by piece."""
     with subprocess.Popen(
-        [sys.executable, str(SCRIPT), "mark"],
+        [sys.executable, str(SCRIPT), "mark", how],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -90,6 +90,7 @@ def test_a_message_is_a_line_with_what_is_indented_or_a_traceback() -> None:
     warning = b"a.py:1: UserWarning: old\n  warnings.warn(x)\n"
     other = b"b.py:9: UserWarning: new\n  warnings.warn(x)\n"
     assert said(warning, other, warning, b"one\n", b"one\n", b"two\n") == (warning + other).decode() + "one\ntwo\n"
+    assert said(b"one\n", b"one\n", how="all") == "one\none\n"
     failures = [b'Traceback (most recent call last):\n  File "a.py"\nValueError: %d\n' % i for i in (1, 2)]
     assert said(failures[0], failures[1], failures[0]) == b"".join(failures).decode()
     assert said(b"half a ", b"line\n", b"the end of it, without a newline") == (

@@ -206,3 +206,61 @@ def test_an_interrupted_study_says_how_to_resume(tmp_path: Path, capsys: pytest.
     out = capsys.readouterr().out
     assert "2 done" in out
     assert "to resume" not in out
+
+
+PRINTING = """
+import os, sys, time
+import outplay
+from outplay import tune
+
+def train(config):
+    for i in range(8):
+        time.sleep(0.15)
+        print("python", config["x"], i)
+        os.write(1, b"library\\n")
+        print("a warning", i, file=sys.stderr)
+        tune.report(score=config["x"] * i)
+
+class Says(tune.Callback):
+    def on_trial_complete(self, iteration, trials, trial, **info):
+        print("callback", trial.id)
+
+outplay.init(ENGINE)
+for name in "ab":
+    print("before", name)
+    tune.run(train, config={"x": tune.grid_search([1, 2])}, metric="score", mode="max", name=name, callbacks=[Says()],
+             max_concurrent_trials=2, resources_per_trial={"cpu": 0.5})
+    print("after", name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "columns", "lines"),
+    [
+        ("process", 80, 24),
+        pytest.param("process", 50, 10, marks=pytest.mark.slow),
+        pytest.param("inline", 80, 24, marks=pytest.mark.slow),
+    ],
+)
+def test_what_trials_print_appears_above_the_table(tmp_path: Path, engine: str, columns: int, lines: int) -> None:
+    """The engine was started before the studies, with the terminal as its output."""
+    (tmp_path / "study.py").write_text(PRINTING.replace("ENGINE", repr(engine)))
+    with Terminal(tmp_path, columns=columns, lines=lines) as terminal:
+        terminal.type(f"{sys.executable} study.py\n")
+        terminal.wait_for(lambda screen: "python 1 4" in screen.text and screen.text.endswith("╯"))
+        assert frames(terminal.screen) == (1, 1)
+        assert "python 1 4" in terminal.screen.text.partition("╭")[0]
+        terminal.wait_for("after b")
+        assert frames(terminal.screen) == (0, 0)
+        lines_shown = [line.removeprefix("$ ").strip() for line in terminal.screen.text.splitlines()]
+        for x in (1, 2):
+            printed = [line for line in lines_shown if line.startswith(f"python {x} ")]
+            assert printed == 2 * [f"python {x} {i}" for i in range(8)]
+        assert lines_shown.count("library") == 32
+        assert lines_shown.count("a warning 3") == 4
+        assert lines_shown.count("callback 00000") == 2
+        heads = [line.split()[0] for line in lines_shown if line.startswith(("before", "2 done", "after"))]
+        assert heads == 2 * ["before", "2", "after"]
+        assert not [line for line in lines_shown if "━" in line or "│" in line]
+        assert terminal.screen.is_cursor_visible
+    assert not list(tmp_path.rglob("*.fifo"))

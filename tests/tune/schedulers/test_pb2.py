@@ -146,9 +146,7 @@ def test_wrong_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         PB2()
     with pytest.raises(ConfigError, match=r"hyperparam_bounds of 'lr' must be \[lowest, highest\], not 3"):
         PB2(hyperparam_bounds={"lr": 3})
-    with pytest.raises(
-        ConfigError, match=r"PB2: .* of 'a/lr' must be \[lowest, highest\], not \[2, 1\]"
-    ):
+    with pytest.raises(ConfigError, match=r"PB2: .* of 'a/lr' must be \[lowest, highest\], not \[2, 1\]"):
         PB2(hyperparam_bounds={"a": {"lr": [2, 1]}})
     scheduler = PB2(hyperparam_bounds={"lr": [0, 1]})
     with pytest.raises(ConfigError, match="the lower bound of 'lr' must be above 0, since its logarithm is searched"):

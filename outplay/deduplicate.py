@@ -1,12 +1,12 @@
-"""A program that copies messages from stdin to stderr, each distinct message once.
+"""A program that copies messages from stdin to stderr: all of them, or each distinct message once.
 
 A message is a line with the indented lines after it (a Python warning has one), or a complete traceback. Several
 processes write at the same time; short messages arrive in one piece. The first argument is a marker: when a line equal
 to it is read, all messages before it are written, and a newline on stdout acknowledges it.
 
-If stderr is a terminal, the second argument is a socket to the command. Before a message is written, the command is
-asked to erase its live area: `?` asks, `!` permits, `.` reports that the message is written. If the command does not
-answer in time or is gone, the message is written anyway.
+The second argument is "once" or "all". If stderr is a terminal, the third argument is a socket to the command. Before a
+message is written, the command is asked to erase its live area: `?` asks, `!` permits, `.` reports that the message is
+written. If the command does not answer in time or is gone, the message is written anyway.
 """
 
 import contextlib
@@ -22,9 +22,10 @@ _SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Deduplicator:
-    """Assembles messages from lines and writes each distinct message once."""
+    """Assembles messages from lines and writes them; with `once`, each distinct message once."""
 
-    def __init__(self, gate: int | None) -> None:
+    def __init__(self, gate: int | None, once: bool) -> None:
+        self.once = once
         self.message: list[bytes] = []
         self.seen: set[bytes] = set()
         self.gate = gate  # the socket to the command
@@ -44,7 +45,9 @@ class Deduplicator:
     def flush(self) -> None:
         text = b"".join(line + b"\n" for line in self.message)
         self.message = []
-        if text and text not in self.seen:
+        if text and not self.once:
+            self.write(text)
+        elif text and text not in self.seen:
             if len(self.seen) >= _MAX_MESSAGES:
                 self.seen.clear()
             self.seen.add(text)
@@ -84,8 +87,8 @@ def restore_terminal() -> None:
             termios.tcsetattr(2, termios.TCSANOW, modes)
 
 
-def main(marker: bytes, gate: int | None) -> None:
-    messages, rest = Deduplicator(gate), b""
+def main(marker: bytes, once: bool, gate: int | None) -> None:
+    messages, rest = Deduplicator(gate, once), b""
     has_ended = False  # whether the command has ended in an orderly way
     while True:
         if not select.select([0], [], [], _TIMEOUT_S if messages.message or rest else None)[0]:
@@ -111,4 +114,4 @@ def main(marker: bytes, gate: int | None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].encode(), int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(sys.argv[1].encode(), sys.argv[2] == "once", int(sys.argv[3]) if len(sys.argv) > 3 else None)
