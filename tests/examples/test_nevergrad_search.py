@@ -58,6 +58,7 @@ def test_it_finds_a_minimum(example: Any) -> None:
 
 
 def test_it_runs_a_study(example: Any, tmp_path: Path) -> None:
+    outplay.shutdown()  # that of another test
     outplay.init("inline")
     try:
         found = tune.run(

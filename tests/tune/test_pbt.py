@@ -160,6 +160,7 @@ def test_a_copy_that_reports_nothing_keeps_the_values_of_its_result(tmp_path: Pa
 
 
 def test_other_settings_of_a_copy_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outplay.shutdown()  # that of another test
     outplay.init("inline")
     try:
         found = tune.run(
