@@ -92,6 +92,24 @@ class Study:
 
     def run(self) -> str:
         """Run trials until all have ended. Returns the reason why the study ended."""
+        try:
+            self._begin()
+            while not (reason := self._reason_to_stop()):
+                self._fill()
+                if self._awaited:
+                    self._handle_next()
+                elif not self._resolve_stall():
+                    reason = "all trials have ended"
+                    break
+            self._finish_all(reason)
+        finally:
+            self._slots.close()
+            self._tell("on_experiment_end", self.trials)
+        if remark := self.ledger.scheduler.remark():
+            log.warning("%s", remark)
+        return reason
+
+    def _begin(self) -> None:
         self._record({"event": "session"})
         self._candidates.save_searcher()
         self._tell(
@@ -103,23 +121,14 @@ class Study:
             time_budget_s=self.plan.time_budget_s,
             seconds=self.seconds,
         )
-        try:
-            while not (reason := self._reason_to_stop()):
-                self._fill()
-                if self._awaited:
-                    self._handle_next()
-                elif not self._resolve_stall():
-                    reason = "all trials have ended"
-                    break
-            self._end_all(reason)
-            if self._stops:
-                outplay.wait(self._stops, num_returns=len(self._stops), timeout=_ENDING_S)
-            self._record({"event": "finished", "reason": reason})
-            self.ledger.finished = reason
-        finally:
-            self._slots.close()
-            self._tell("on_experiment_end", self.trials)
-        return reason
+
+    def _finish_all(self, reason: str) -> None:
+        """End what still runs, and wait until trials have written their last checkpoints."""
+        self._end_all(reason)
+        if self._stops:
+            outplay.wait(self._stops, num_returns=len(self._stops), timeout=_ENDING_S)
+        self._record({"event": "finished", "reason": reason})
+        self.ledger.finished = reason
 
     def _reason_to_stop(self) -> str:
         if self.plan.time_budget_s is not None and self.seconds >= self.plan.time_budget_s:

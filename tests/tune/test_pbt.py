@@ -182,3 +182,12 @@ def test_other_settings_of_a_copy_are_not_warned_of(tmp_path: Path, caplog: pyte
     assert clones(tmp_path / "s")
     assert len(found) == 2
     assert "settings differ" not in caplog.text
+
+
+def test_a_population_that_was_never_compared_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tune.run(
+        lambda config: {"v": config["x"]}, config={"x": tune.uniform(0, 1)}, num_samples=2, metric="v", mode="max",
+        scheduler=PopulationBasedTraining(hyperparam_mutations={"x": tune.uniform(0, 1)}), storage_path=tmp_path,
+        verbose=0,
+    )  # fmt: skip
+    assert [message for message in caplog.messages if "time_attr='training_iteration'" in message]
