@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -38,8 +39,8 @@ def postgres() -> Iterator[str]:
         pytest.skip("psycopg is not installed")
     if not (shutil.which("postgres") and shutil.which("initdb")):
         pytest.skip("PostgreSQL is not installed")
-    user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
-    if user and subprocess.run(["id", "postgres"], capture_output=True).returncode != 0:
+    user = "postgres" if os.getuid() == 0 else None
+    if user is not None and user not in {entry.pw_name for entry in pwd.getpwall()}:
         pytest.skip("there is no user postgres, and PostgreSQL refuses to run as root")
     folder = Path(tempfile.mkdtemp(prefix="pg"))  # short: the path of a socket has a limit
     try:
@@ -47,12 +48,12 @@ def postgres() -> Iterator[str]:
             shutil.chown(folder, "postgres")
         data = str(folder / "data")
         subprocess.run(
-            [*user, "initdb", "-D", data, "-A", "trust", "-U", "tester", "-N"],
-            check=True, capture_output=True, cwd=folder,
+            ["initdb", "-D", data, "-A", "trust", "-U", "tester", "-N"],
+            check=True, capture_output=True, cwd=folder, user=user,
         )  # fmt: skip
         server = subprocess.Popen(
-            [*user, "postgres", "-D", data, "-k", str(folder), "-c", "listen_addresses=", "-c", "fsync=off"],
-            cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            ["postgres", "-D", data, "-k", str(folder), "-c", "listen_addresses=", "-c", "fsync=off"],
+            cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, user=user,
         )  # fmt: skip
         try:
             assert server.stderr is not None
