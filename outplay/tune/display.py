@@ -56,7 +56,7 @@ class StudyDisplay(Callback):
         self._given_out = out
         self._trials: Sequence[Trial] = ()
         self._errors: set[str] = set()
-        self._ended_trials, self._ended_seconds = 0, 0.0  # of trials that ended in this session
+        self._ended_trials, self._ended_seconds = 0, 0.0  # of trials that ended since the start or resume
         self._live = ExitStack()  # the live area, and what prints above it
         self._closed = threading.Event()
 

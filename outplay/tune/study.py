@@ -29,7 +29,7 @@ from outplay.tune.trial import Metrics, Status, Trial
 log = logging.getLogger("outplay")
 
 _LOST = (ActorDiedError, WorkerDiedError, ObjectLostError)
-_LOSSES = 3  # so many times a trial is started again whose process was killed
+_LOSSES = 3  # restarts of a trial whose process was killed, at most
 _POLL_S = 0.5
 _STOPS = 100
 _ENDING_S = 10.0  # for trials to write their last checkpoints
@@ -77,7 +77,7 @@ class Study:
         self._candidates = Candidates(plan, ledger, self._record, self._active)
         self._has_warned = False
         self._started = time.monotonic()
-        self.results = 0  # of all trials, in this session
+        self.results = 0  # of all trials, since the start or resume
 
     @property
     def seconds(self) -> float:

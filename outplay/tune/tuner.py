@@ -373,7 +373,7 @@ def run(
     trainable              a function of the config, a class with step(), or the name of an algorithm: "PPO"
     config                 settings; some of them are variables: tune.uniform(0, 1), tune.grid_search([1, 2])
     metric, mode           what is optimised, and "min" or "max"; several are given as lists
-    num_samples            how often values are drawn for the variables; all grids are run so often; -1: no limit
+    num_samples            number of samples; each grid is repeated this many times; -1: no limit
     search_alg             chooses the values: a Searcher; default: grids and random values
     scheduler              ends, pauses or copies trials: a Scheduler; default: all trials run to their end
     max_concurrent_trials  default: as many as the resources allow
@@ -390,8 +390,8 @@ def run(
     verbose                0: print nothing; 1: show the progress
     checkpoint_freq        for classes: iterations between checkpoints; an algorithm has a setting of its own
     points_to_evaluate     values to try first
-    seeds                  each configuration runs with so many seeds, and is judged by the aggregate of their results
-    report_seeds           the best configuration runs with so many other seeds at the end
+    seeds                  number of seeds per configuration, which is judged by the aggregate of their results
+    report_seeds           number of other seeds with which the best configuration runs at the end
     aggregate              "mean", or "iqm" for the interquartile mean
     seed                   of the search
 

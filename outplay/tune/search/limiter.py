@@ -1,4 +1,4 @@
-"""ConcurrencyLimiter: at most so many trials of a searcher at once."""
+"""ConcurrencyLimiter: limits the number of unfinished trials of a searcher."""
 
 from __future__ import annotations
 
