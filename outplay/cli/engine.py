@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from outplay.errors import ConfigError
 
 
@@ -22,3 +24,9 @@ def start_engine(engine: str | None, address: str | None) -> None:
     import outplay
 
     outplay.init(engine or "ray", address=address)
+
+
+def engine_options(engine: str | None, address: str | None) -> str:
+    """The options as they are typed, for a command that is suggested to the user."""
+    given = {"--engine": engine, "--address": address}
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value is not None)

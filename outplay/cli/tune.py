@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from outplay.cli import completion
-from outplay.cli.engine import check_engine, start_engine
+from outplay.cli.engine import check_engine, engine_options, start_engine
 from outplay.cli.options import Command, Group
 from outplay.cli.output import command_output
 from outplay.errors import ConfigError
@@ -122,7 +122,7 @@ def tune(
     with command_output() as (out, err):
         _check(search, trust, is_recorded=resume is not None)
         start_engine(engine, address)
-        _search(search, folder, resume is not None, as_json, out, err)
+        _search(search, folder, resume is not None, as_json, engine_options(engine, address), out, err)
 
 
 def _found(file: Path) -> Path:
@@ -213,8 +213,10 @@ def _print_preview(search: SearchFile, folder: Path) -> None:
         typer.echo(f"  {number:05d}: {values_text(values) or 'no variables'}")
 
 
-def _search(search: SearchFile, folder: Path, resume: bool, as_json: bool, out: TextIO, err: TextIO) -> None:
-    """Run the study."""
+def _search(
+    search: SearchFile, folder: Path, resume: bool, as_json: bool, placement: str, out: TextIO, err: TextIO
+) -> None:
+    """Run the study. `placement`: the options that say where it runs."""
     from outplay.errors import TuneError
     from outplay.tune.display import StudyDisplay, argument_of
     from outplay.tune.text import error_text
@@ -223,12 +225,12 @@ def _search(search: SearchFile, folder: Path, resume: bool, as_json: bool, out: 
     tuner = search.tuner(folder.name, folder.parent, shown, resume)
     if not resume:
         search.save(folder)
-    trust = " --trust" if _needs_trust(search) else ""
+    options = placement + (" --trust" if _needs_trust(search) else "")
     try:
         with _sigterm_as_interrupt():
             results = tuner.fit()
     except KeyboardInterrupt:
-        typer.echo(f"interrupted; to resume: outplay tune --resume {argument_of(folder)}{trust}", file=err)
+        typer.echo(f"interrupted; to resume: outplay tune --resume {argument_of(folder)}{options}", file=err)
         raise typer.Exit(130) from None
     errors = results.analysis.errors
     if errors and len(errors) == len(results.analysis):

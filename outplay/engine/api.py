@@ -134,6 +134,11 @@ def is_initialized() -> bool:
     return _engine is not None
 
 
+def current_settings() -> Settings | None:
+    """The settings of the engine that this program started; None if none runs."""
+    return _settings
+
+
 def attach(running: Engine) -> None:
     """Use `running` for all remote calls of this process. Called in workers."""
     global _engine, _worker

@@ -9,7 +9,7 @@ from outplay.errors import ResourceError, nearest
 
 # The options of functions only, of classes only, and of methods. Other names are errors.
 _FUNCTION_ONLY = {"num_returns", "max_retries", "retry_exceptions"}
-_CLASS_ONLY = {"max_restarts", "max_concurrency", "name"}
+_CLASS_ONLY = {"max_restarts", "max_concurrency", "name", "lends_cpus"}
 _METHOD = {"num_returns"}
 
 
@@ -51,6 +51,7 @@ class Options:
     name: str | None = None
     typed: bool = False
     reservation: Reservation | None = None
+    lends_cpus: bool = False  # on Ray: what the actor starts in its reservation may use the actor's CPUs
 
     def updated(self, kind: str, given: dict[str, Any]) -> Options:
         """A copy with the options `given` replaced. `kind` is "function", "class" or "method"."""
@@ -92,7 +93,7 @@ def _check(name: str, value: Any) -> None:
             wanted = "True, False or a list of exception types"
         case "name":
             valid, wanted = value is None or (isinstance(value, str) and value != ""), "a non-empty string"
-        case "typed":
+        case "typed" | "lends_cpus":
             valid, wanted = isinstance(value, bool), "True or False"
         case _:
             valid = value is None or isinstance(value, Reservation)
@@ -128,9 +129,14 @@ def parse_bundles(bundles: Any) -> tuple[tuple[float, float], ...]:
 
 def check_fits(what: str, cpus: float, gpus: float, room: list[tuple[float, float]], where: str) -> None:
     """Raise ResourceError for a request that can never be met. `room`: the (cpus, gpus) of each machine or bundle."""
-    if not any(cpus <= most_cpus and gpus <= most_gpus for most_cpus, most_gpus in room):
+    if first_fitting(cpus, gpus, room) is None:
         most = max((place for place in room), default=(0.0, 0.0))
         raise ResourceError(
             f"{what} asks for num_cpus={cpus:g}, num_gpus={gpus:g}, but {where} has at most "
             f"num_cpus={most[0]:g}, num_gpus={most[1]:g}"
         )
+
+
+def first_fitting(cpus: float, gpus: float, room: list[tuple[float, float]]) -> int | None:
+    """The index of the first machine or bundle that is large enough; None if there is none."""
+    return next((i for i, (most_cpus, most_gpus) in enumerate(room) if cpus <= most_cpus and gpus <= most_gpus), None)

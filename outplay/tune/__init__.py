@@ -32,6 +32,7 @@ from outplay.tune.domains import (
 )
 from outplay.tune.objective import pareto_front
 from outplay.tune.resultgrid import Result, ResultGrid
+from outplay.tune.running import run
 from outplay.tune.search import Searcher
 from outplay.tune.session import get_checkpoint, get_context, report
 from outplay.tune.stoppers import (
@@ -44,7 +45,7 @@ from outplay.tune.stoppers import (
 )
 from outplay.tune.trainables import Trainable, with_parameters, with_resources
 from outplay.tune.trial import Trial
-from outplay.tune.tuner import Tuner, run
+from outplay.tune.tuner import Tuner
 
 if TYPE_CHECKING:
     from outplay import register_env

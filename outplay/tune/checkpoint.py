@@ -45,21 +45,32 @@ def name_of(iteration: int) -> str:
     return f"checkpoint_{iteration:06d}"
 
 
+def partial_of(folder: Path, iteration: int) -> Path:
+    """Where a checkpoint is written until it is complete."""
+    return folder / f".{name_of(iteration)}.partial"
+
+
+def complete(folder: Path, iteration: int) -> Path:
+    """Give a checkpoint its name, atomically. Returns its folder."""
+    final = folder / name_of(iteration)
+    with writing(final):
+        remove(final)
+        partial_of(folder, iteration).rename(final)
+        sync_folder(folder)
+    return final
+
+
 @contextmanager
 def new_folder(folder: Path, iteration: int) -> Iterator[Path]:
     """A folder to write a checkpoint into. It gets its name when it is complete: a reader sees all of it or nothing."""
-    final = folder / name_of(iteration)
-    partial = folder / f".{final.name}.partial"
+    final, partial = folder / name_of(iteration), partial_of(folder, iteration)
     with writing(final):
         folder.mkdir(parents=True, exist_ok=True)
         remove(partial)
         partial.mkdir()
     try:
         yield partial
-        with writing(final):
-            remove(final)
-            partial.rename(final)
-            sync_folder(folder)
+        complete(folder, iteration)
     finally:
         remove(partial)
 
@@ -73,6 +84,7 @@ def keep(given: object, folder: Path, iteration: int) -> Path:
     source = Path(given)
     if not source.is_dir():
         raise CheckpointError(f"checkpoint={str(source)!r} is no folder; write the files into a folder first")
-    with new_folder(folder, iteration) as target:
-        shutil.copytree(source, target, dirs_exist_ok=True)
+    if source != folder / name_of(iteration):  # else the trial has put it there itself
+        with new_folder(folder, iteration) as target:
+            shutil.copytree(source, target, dirs_exist_ok=True)
     return folder / name_of(iteration)

@@ -189,6 +189,14 @@ def sample_from(function: Callable[[Any], Any]) -> Domain:
     return Computed(function)
 
 
+# By name, for search files. These cannot contain functions, so `sample_from` is not among them.
+MAKERS: dict[str, Callable[..., Domain]] = {
+    "grid_search": grid_search, "choice": choice, "uniform": uniform, "quniform": quniform, "loguniform": loguniform,
+    "qloguniform": qloguniform, "randint": randint, "qrandint": qrandint, "lograndint": lograndint,
+    "qlograndint": qlograndint, "randn": randn, "qrandn": qrandn,
+}  # fmt: skip
+
+
 def _listed(values: Any, name: str) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or len(values) == 0:
         raise ConfigError(f"{name} takes a list with at least one value, not {values!r}")

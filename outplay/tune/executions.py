@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import traceback
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, Any]
 
+_OWN_FRAMES = re.compile(r"/outplay/(tune|train)/[^/]+$")
 _PER_EPISODE = ("episode_returns", "episode_lengths")  # lists; they are in the run's metrics.jsonl
 
 
@@ -65,6 +67,14 @@ class StopTrial(BaseException):
     """Raised in `tune.report()` if the trial is stopped. No Exception: `except Exception` must not catch it."""
 
 
+class WorkersLostError(OutplayError):
+    """Processes that a trial has started have died. The trial continues from its newest checkpoint."""
+
+
+class WorkersFailedError(OutplayError):
+    """Code in processes that a trial has started has raised. The message has its traceback."""
+
+
 class Execution(ABC):
     """A trial that runs in this process."""
 
@@ -103,8 +113,10 @@ class Execution(ABC):
 
 
 def failed(error: BaseException) -> Event:
+    if isinstance(error, WorkersLostError | WorkersFailedError):
+        return Event("lost" if isinstance(error, WorkersLostError) else "error", error=str(error))
     trace = error.__traceback__
-    while trace is not None and "/outplay/tune/" in trace.tb_frame.f_code.co_filename:  # the user's own frames
+    while trace is not None and _OWN_FRAMES.search(trace.tb_frame.f_code.co_filename):  # the user's own frames
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))
     if isinstance(error, OutplayError) and trace is None:
@@ -162,15 +174,17 @@ class FunctionExecution(Execution):
         with self._reporting:
             if self._stopping:
                 raise StopTrial
-            kept = None
             self.iteration += 1
-            if checkpoint is not None:
-                kept = str(keep(checkpoint, Path(self.job.folder), self.iteration))
+            kept = None if checkpoint is None else self._kept(checkpoint)
             self._event = Event("result", metrics, kept)
             self._has_event.release()
             self._may_run.acquire()
             if self._stopping:
                 raise StopTrial
+
+    def _kept(self, checkpoint: Any) -> str:
+        """Keep a checkpoint of the present iteration. Returns its path."""
+        return str(keep(checkpoint, Path(self.job.folder), self.iteration))
 
     @property
     def checkpoint(self) -> Checkpoint | None:

@@ -31,11 +31,11 @@ from outplay.runs.results import folder_name
 from outplay.streams import stream
 from outplay.tune.callbacks import Callback
 from outplay.tune.configs import FailureConfig, RunConfig, TuneConfig
-from outplay.tune.domains import Categorical, Grid
+from outplay.tune.domains import MAKERS, Categorical, Grid
 from outplay.tune.folder import StudyFolder
 from outplay.tune.names import made
 from outplay.tune.search import Variants
-from outplay.tune.spaces import MAKERS, Space, Values, parsed
+from outplay.tune.spaces import Space, Values, parsed
 from outplay.tune.tuner import Tuner
 
 NAME = "search.yml"  # in a study's folder

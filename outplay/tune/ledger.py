@@ -190,6 +190,7 @@ class Ledger:
     def _take_result(self, trial: Trial, entry: Entry) -> None:
         trial.before_copy = None
         trial.last_result = entry["metrics"]
+        self.losses.pop(trial.id, None)  # it has made progress since
         trial.seconds = float(entry["metrics"].get("time_total_s") or 0.0)
         if paths := entry.get("checkpoints"):
             self.add_checkpoint(trial, trial.iteration, paths)

@@ -36,9 +36,11 @@ def bundles_of(resources: Any) -> list[dict[str, float]]:
 
 
 def run_resources(config: Mapping[str, Any]) -> list[dict[str, float]]:
-    """The default for an algorithm: a CPU for each of its workers, or one if it has none."""
-    workers = config.get("config", config).get("num_workers", 0)
-    return [{"cpu": 1}] * (workers if isinstance(workers, int) and workers > 1 else 1)
+    """The default for an algorithm: a CPU for each of its workers, or one if it has none, and for each more learner."""
+    settings = config.get("config", config)
+    workers, learners = settings.get("num_workers", 0), settings.get("num_learners", 1)
+    cpus = workers if isinstance(workers, int) and workers > 1 else 1
+    return [{"cpu": 1}] * (cpus + (learners - 1 if isinstance(learners, int) and learners > 1 else 0))
 
 
 def _bundle(given: Any) -> dict[str, float]:
@@ -103,7 +105,7 @@ class Slots:
         except GetTimeoutError:
             return None
         options = {"num_cpus": 0, **self._bundles[0]}
-        worker = TrialWorker.options(reservation=reservation, **options).remote(self._trainable)
+        worker = TrialWorker.options(reservation=reservation, lends_cpus=True, **options).remote(self._trainable)
         return Slot(worker, reservation)
 
     def _have_room(self) -> bool:

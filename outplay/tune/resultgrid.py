@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outplay.errors import TuneError
@@ -25,10 +26,24 @@ class Result:
     error: TuneError | None
     path: str  # of the trial's files
     trial: Trial
+    analysis: ExperimentAnalysis = field(repr=False, compare=False)  # of the whole study
 
     @property
     def log_dir(self) -> str:
         return self.path
+
+    @property
+    def metrics_dataframe(self) -> pandas.DataFrame:
+        """All results of the trial, one row each. It is read from disk when it is asked for."""
+        return self.analysis.trial_dataframes[self.trial.id]
+
+    @property
+    def best_checkpoints(self) -> list[tuple[Checkpoint, Metrics]]:
+        """The checkpoints that were kept, with the results that belong to them, in the order of their iterations."""
+        results = {int(result["training_iteration"]): result for result in self.analysis.curves()[self.trial.id]}
+        folder = self.analysis.folder
+        found = {iteration: folder.absolute(path) for iteration, path in self.trial.checkpoints}
+        return [(Checkpoint(path), results[i]) for i, path in sorted(found.items()) if os.path.isdir(path)]
 
 
 class ResultGrid:
@@ -50,7 +65,7 @@ class ResultGrid:
         error = TuneError(trial.error) if trial.error and trial.status == "ERROR" else None
         path = self.analysis.folder.trial_folder(trial.id)
         checkpoint = self.analysis.get_last_checkpoint(trial)
-        return Result(trial.last_result, trial.config, checkpoint, error, str(path), trial)
+        return Result(trial.last_result, trial.config, checkpoint, error, str(path), trial, self.analysis)
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None, scope: str = "last") -> Result:
         """The result of the best trial. Raises RunError if no trial has one."""

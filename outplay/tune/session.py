@@ -15,6 +15,8 @@ from outplay.tune.checkpoint import Checkpoint
 class Session(Protocol):
     """The trial that runs in this thread."""
 
+    iteration: int  # of the newest result
+
     def report(self, metrics: dict[str, Any], checkpoint: Any) -> None: ...
     @property
     def checkpoint(self) -> Checkpoint | None: ...
@@ -66,7 +68,8 @@ def leave(session: Session) -> None:
     _running.remove(session)
 
 
-def _session(call: str) -> Session:
+def current(call: str, place: str = "of a trial; call it in the function that tune.run() gets") -> Session:
+    """The session of this thread. `call` and `place` are for the error message."""
     session: Session | None = getattr(_here, "session", None)
     if session is not None:
         return session
@@ -74,7 +77,7 @@ def _session(call: str) -> Session:
         return _running[0]
     if _running:
         raise OutplayError(f"{call} was called in a thread of a trial with several seeds; call it in the main thread")
-    raise OutplayError(f"{call} was called outside of a trial; call it in the function that tune.run() gets")
+    raise OutplayError(f"{call} was called outside {place}")
 
 
 def report(metrics: Mapping[str, Any] | None = None, *, checkpoint: Any = None, **named: Any) -> None:
@@ -87,15 +90,15 @@ def report(metrics: Mapping[str, Any] | None = None, *, checkpoint: Any = None, 
     """
     if metrics is not None and not isinstance(metrics, Mapping):
         raise OutplayError(f"tune.report() takes a dict of metrics, or keywords: score=0.5; not {metrics!r}")
-    session = _session("tune.report()")
+    session = current("tune.report()")
     session.report({**(metrics or {}), **named}, checkpoint)
 
 
 def get_checkpoint() -> Checkpoint | None:
     """The newest checkpoint of this trial, if it continues from one."""
-    return _session("tune.get_checkpoint()").checkpoint
+    return current("tune.get_checkpoint()").checkpoint
 
 
 def get_context() -> Context:
     """Facts about this trial: its id, its folder, its seed."""
-    return _session("tune.get_context()").context
+    return current("tune.get_context()").context

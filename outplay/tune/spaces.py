@@ -21,39 +21,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from outplay.errors import ConfigError, nearest
-from outplay.tune.domains import (
-    Categorical,
-    Computed,
-    Domain,
-    Float,
-    Grid,
-    Integer,
-    Normal,
-    choice,
-    grid_search,
-    lograndint,
-    loguniform,
-    qlograndint,
-    qloguniform,
-    qrandint,
-    qrandn,
-    quniform,
-    randint,
-    randn,
-    uniform,
-)
+from outplay.tune.domains import MAKERS, Categorical, Computed, Domain, Float, Grid, Integer, Normal, grid_search
 
 Values = dict[str, Any]  # of variables, by their names
 
 
 # Variables in a config.
 
-MAKERS: dict[str, Callable[..., Domain]] = {
-    "grid_search": grid_search, "choice": choice, "uniform": uniform, "quniform": quniform, "loguniform": loguniform,
-    "qloguniform": qloguniform, "randint": randint, "qrandint": qrandint, "lograndint": lograndint,
-    "qlograndint": qlograndint, "randn": randn,
-    "qrandn": qrandn,
-}  # fmt: skip
 _TAKE_LISTS = ("grid_search", "choice")
 
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from types import NoneType
 from typing import Any
 
 import outplay
 from outplay.conditions import flattened
-from outplay.errors import ActorDiedError, ObjectLostError, TaskError, WorkerDiedError
+from outplay.tune.active import LOST, Active, Replica
 from outplay.tune.candidates import Candidates
 from outplay.tune.executions import Event, Job
-from outplay.tune.folder import Entry, StudyFolder, plain
+from outplay.tune.folder import Entry, StudyFolder
 from outplay.tune.ledger import REPORT, Ledger
 from outplay.tune.plan import Plan
 from outplay.tune.resources import Slot, Slots
@@ -28,39 +26,10 @@ from outplay.tune.trial import Metrics, Status, Trial
 
 log = logging.getLogger("outplay")
 
-_LOST = (ActorDiedError, WorkerDiedError, ObjectLostError)
 _LOSSES = 3  # restarts of a trial whose process was killed, at most
 _POLL_S = 0.5
 _STOPS = 100
 _ENDING_S = 10.0  # for trials to write their last checkpoints
-
-
-@dataclass(eq=False)
-class _Replica:
-    """One seed of a trial that runs."""
-
-    number: int
-    key: str
-    slot: Slot
-    ref: Any = None  # of the event that is awaited
-    event: Event | None = None  # the newest one
-    result: Metrics | None = None  # the newest one
-    has_ended: bool = False
-
-
-@dataclass(eq=False)
-class _Active:
-    """A trial that runs. Its seeds wait for each other after every result."""
-
-    trial: Trial
-    replicas: list[_Replica]
-    slots: list[Slot]
-    repeats_until: int  # results up to this iteration are known already: the trial was lost after them
-    is_obsolete: bool = False  # it was stopped, paused or replaced by a copy while its event was awaited
-
-    @property
-    def is_awaited(self) -> bool:
-        return any(replica.ref is not None for replica in self.replicas)
 
 
 class Study:
@@ -71,8 +40,8 @@ class Study:
         self.ledger = ledger
         self.folder = folder
         self._slots = slots
-        self._active: dict[str, _Active] = {}
-        self._awaited: dict[Any, tuple[_Active, _Replica]] = {}
+        self._active: dict[str, Active] = {}
+        self._awaited: dict[Any, tuple[Active, Replica]] = {}
         self._stops: list[Any] = []  # Refs of trials that are being ended
         self._candidates = Candidates(plan, ledger, self._record, self._active)
         self._has_warned = False
@@ -183,8 +152,8 @@ class Study:
 
     def _start(self, trial: Trial, slots: list[Slot]) -> None:
         seeds = self.plan.report_seeds if trial.id == REPORT else self.plan.seeds
-        replicas = [_Replica(i, f"{trial.id}.{i}", slots[i % len(slots)]) for i in range(len(seeds))]
-        active = self._active[trial.id] = _Active(trial, replicas, slots, trial.iteration)
+        replicas = [Replica(i, f"{trial.id}.{i}", slots[i % len(slots)]) for i in range(len(seeds))]
+        active = self._active[trial.id] = Active(trial, replicas, slots, trial.iteration)
         iteration = trial.checkpoint_iteration
         paths = trial.seed_checkpoints.get(iteration) or ([trial.checkpoint] if trial.checkpoint else [])
         self.ledger.set_status(trial, Status.RUNNING)
@@ -218,7 +187,7 @@ class Study:
     def _has_seeds(self) -> bool:
         return len(self.plan.seeds) + len(self.plan.report_seeds) > 1
 
-    def _await(self, active: _Active, replica: _Replica, ref: Any) -> None:
+    def _await(self, active: Active, replica: Replica, ref: Any) -> None:
         replica.ref, replica.event = ref, None
         self._awaited[ref] = (active, replica)
 
@@ -227,17 +196,13 @@ class Study:
         ready, _ = outplay.wait(list(self._awaited), timeout=_POLL_S)
         for ref in ready:
             active, replica = self._awaited.pop(ref)
-            event = replica.event = _event(ref)
-            replica.ref = None
-            replica.has_ended |= event.has_ended
-            if event.kind == "result":
-                replica.result = _plain(event.metrics)
+            event = replica.receive()
             if event.kind == "lost":
                 self._after_loss(active, replica, event.error)
             elif not active.is_awaited:
                 self._after_events(active)
 
-    def _after_events(self, active: _Active) -> None:
+    def _after_events(self, active: Active) -> None:
         """All seeds of a trial have reported a result, or ended."""
         trial = active.trial
         events = [replica.event for replica in active.replicas if replica.event is not None]
@@ -254,7 +219,7 @@ class Study:
         else:
             self._after_result(active, events)
 
-    def _after_result(self, active: _Active, events: Sequence[Event]) -> None:
+    def _after_result(self, active: Active, events: Sequence[Event]) -> None:
         trial = active.trial
         results = [replica.result for replica in active.replicas if replica.result is not None]
         metrics = aggregated(results, self.plan.aggregate, self.plan.objective.metrics)
@@ -272,7 +237,7 @@ class Study:
         entry = self.ledger.result(trial, metrics, checkpoints, done)
         self._finish(entry, active)
 
-    def _after_repeat(self, active: _Active, iteration: int, checkpoints: list[str], done: bool) -> None:
+    def _after_repeat(self, active: Active, iteration: int, checkpoints: list[str], done: bool) -> None:
         """A result that was recorded and decided upon before the trial was lost."""
         if checkpoints:
             self._add_checkpoint(active.trial, iteration, checkpoints)
@@ -285,12 +250,12 @@ class Study:
     def _wants_checkpoint(self, trial: Trial, metrics: Metrics) -> bool:
         return trial.id != REPORT and self.ledger.scheduler.wants_checkpoint(trial, metrics)
 
-    def _save(self, active: _Active) -> list[str]:
+    def _save(self, active: Active) -> list[str]:
         """Checkpoints of all seeds, now. Empty if the trials cannot be saved now, as functions."""
         refs = [replica.slot.worker.save.remote(replica.key) for replica in active.replicas if not replica.has_ended]
         try:
             paths = outplay.get(refs)
-        except _LOST:  # the next event says so, too
+        except LOST:  # the next event says so, too
             return []
         saved = [self.folder.relative(path) for path in paths if path]
         return saved if len(saved) == len(active.replicas) else []
@@ -299,7 +264,7 @@ class Study:
         self.ledger.add_checkpoint(trial, iteration, paths)
         self._record({"event": "checkpoint", "trial": trial.id, "iteration": iteration, "checkpoints": list(paths)})
 
-    def _finish(self, entry: Entry, active: _Active | None = None) -> None:
+    def _finish(self, entry: Entry, active: Active | None = None) -> None:
         """Record an entry, and carry out what it means for trials that run."""
         self._record(entry)
         self._tell_outcome(entry)
@@ -324,7 +289,7 @@ class Study:
         if self.ledger.scheduler.choose([*self._candidates.runnable(), trial]) is not trial:
             self.ledger.set_status(trial, Status.PENDING)
 
-    def _carry_out(self, active: _Active) -> None:
+    def _carry_out(self, active: Active) -> None:
         """A trial has reported a result, which was decided upon."""
         trial = active.trial
         if trial.status == Status.RUNNING:
@@ -335,7 +300,7 @@ class Study:
             self._add_checkpoint(trial, trial.iteration, paths)
         self._release(active)
 
-    def _advance(self, active: _Active) -> None:
+    def _advance(self, active: Active) -> None:
         for replica in active.replicas:
             if replica.has_ended:
                 replica.event = None
@@ -344,14 +309,14 @@ class Study:
             else:
                 self._await(active, replica, replica.slot.worker.step.remote(replica.key))
 
-    def _stop(self, replica: _Replica) -> None:
+    def _stop(self, replica: Replica) -> None:
         if not replica.has_ended:
             replica.has_ended, replica.event = True, None
             self._stops.append(replica.slot.worker.stop.remote(replica.key))
             if len(self._stops) > _STOPS:
                 self._stops = outplay.wait(self._stops, num_returns=len(self._stops), timeout=0)[1]
 
-    def _release(self, active: _Active) -> None:
+    def _release(self, active: Active) -> None:
         """The slots of a trial are free for others."""
         for replica in active.replicas:
             self._stop(replica)
@@ -359,7 +324,7 @@ class Study:
             self._slots.release(slot)
         del self._active[active.trial.id]
 
-    def _after_loss(self, active: _Active, replica: _Replica, error: str) -> None:
+    def _after_loss(self, active: Active, replica: Replica, error: str) -> None:
         """A worker process has died. The trial continues from its newest checkpoint, in another one."""
         if replica.slot in active.slots:
             active.slots.remove(replica.slot)
@@ -423,22 +388,3 @@ class Study:
     def _tell(self, hook: str, *args: Any, **info: Any) -> None:
         for callback in self.plan.callbacks:
             getattr(callback, hook)(*args, **info)
-
-
-def _event(ref: Any) -> Event:
-    try:
-        event: Event = outplay.get(ref)
-    except _LOST as error:
-        return Event("lost", error=str(error))
-    except TaskError as error:
-        return Event("error", error=str(error))
-    return event
-
-
-def _plain(value: Any) -> Any:
-    """Metrics as the journal will have them: plain numbers and text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, int | float | str | NoneType) else plain(value)

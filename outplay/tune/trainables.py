@@ -97,6 +97,8 @@ def checked_trainable(given: Any) -> Any:
                 f"{given.__name__} is no trainable: it has no method step(), which returns a dict of metrics"
             )
         return given
+    if callable(as_trainable := getattr(given, "as_trainable", None)):  # a trainer of outplay.train
+        return as_trainable()
     if not callable(given):
         raise ConfigError(
             f"tune.run takes a function of the config, a class with step(), or the name of an algorithm, not {given!r}"

@@ -257,8 +257,9 @@ def _page(cli: Cli, tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_study_which_is_resumed(tmp_path: Path, file: Path) -> None:
-    changed(file, "stop: {training_iteration: 2}", "checkpoint_freq: 1\n  stop: {training_iteration: 400}")
+@pytest.mark.parametrize("where", [[], ["--engine", "ray"]], ids=["process", "ray"])
+def test_ctrl_c_ends_a_study_which_is_resumed(tmp_path: Path, file: Path, where: list[str]) -> None:
+    changed(file, "stop: {training_iteration: 2}", "checkpoint_freq: 10\n  stop: {training_iteration: 60}")
     environment = {**os.environ, "OUTPLAY_RESULTS": str(tmp_path / "results"), "PYTHONPATH": str(Path.cwd())}
     command = [sys.executable, "-m", "outplay", "tune"]
     options: dict[str, Any] = {
@@ -268,18 +269,17 @@ def test_ctrl_c_ends_a_study_which_is_resumed(tmp_path: Path, file: Path) -> Non
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
     }
-    running = subprocess.Popen([*command, "-f", "search.yml", "--name", "long"], start_new_session=True, **options)
+    first = [*command, "-f", "search.yml", "--name", "long", *where]
+    running = subprocess.Popen(first, start_new_session=True, **options)
     journal = tmp_path / "results/long/journal.jsonl"
     wait_for(lambda: journal.exists() and journal.read_text().count('"result"') > 5)
     os.killpg(running.pid, signal.SIGINT)
     out, err = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert err.splitlines()[-1] == "interrupted; to resume: outplay tune --resume long"
+    assert err.splitlines()[-1] == " ".join(["interrupted; to resume: outplay tune --resume long", *where])
     assert "Traceback" not in err
     assert "unfinished in " in out
 
-    search = tmp_path / "results/long/search.yml"
-    search.write_text(search.read_text().replace("training_iteration: 400", "training_iteration: 1"))
-    done = subprocess.run([*command, "--resume", "long"], timeout=100, check=False, **options)
+    done = subprocess.run([*command, "--resume", "long", *where], timeout=100, check=False, **options)
     assert done.returncode == 0, done.stderr
     assert "4 done in " in done.stdout

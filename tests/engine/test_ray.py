@@ -219,3 +219,35 @@ def test_a_node_that_is_removed_costs_time_not_data(
     said = output.splitlines()  # among what Ray has to say about its node
     assert "done" in said, errors
     assert "2" in said or "3" in said, output
+
+
+BUNDLES = """
+import sys
+import outplay
+from outplay import tune
+
+@outplay.remote
+class Worker:
+    def node(self):
+        import ray
+        return ray.get_runtime_context().get_node_id()
+
+def train(config):
+    workers = [Worker.options(num_cpus=config["cpus"]).remote() for _ in range(3)]
+    return {"nodes": len(set(outplay.get([worker.node.remote() for worker in workers])))}
+
+outplay.init("ray", address=sys.argv[1])
+config = {"cpus": tune.grid_search([0, 1])}
+result = tune.run(train, config=config, resources_per_trial=[{"cpu": 1}] * 3, storage_path=sys.argv[2], verbose=0)
+print([trial.last_result["nodes"] for trial in result.trials])
+"""
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_trial_are_on_its_bundles(
+    cluster: Any, tmp_path: Path, run_script: Callable[..., Any]
+) -> None:
+    cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    result = run_script(BUNDLES, cluster.address, str(tmp_path / "results"))
+    assert result.stdout.splitlines()[-1:] == ["[3, 3]"], result.stderr

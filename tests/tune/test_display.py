@@ -264,3 +264,42 @@ def test_what_trials_print_appears_above_the_table(tmp_path: Path, engine: str, 
         assert not [line for line in lines_shown if "━" in line or "│" in line]
         assert terminal.screen.is_cursor_visible
     assert not list(tmp_path.rglob("*.fifo"))
+
+
+ENV = """
+import gymnasium
+
+class Prints(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        print("a new episode")
+        return self.observation_space.low, {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.low, 1.0, self.steps == 32, False, {}
+"""
+
+WITH_WORKERS = """
+import outplay
+from outplay import tune
+
+outplay.init("process", num_cpus=2)
+config = {"env": "printing:Prints", "num_workers": 2, "num_envs": 2, "train_batch_size": 64}
+tune.run("A2C", config=config, stop={"training_iteration": 10}, metric="episode_return_mean", mode="max", name="run")
+"""
+
+
+def test_what_environments_print_in_workers_of_trials_appears_above_the_table(tmp_path: Path) -> None:
+    (tmp_path / "printing.py").write_text(ENV)
+    (tmp_path / "study.py").write_text(WITH_WORKERS)
+    with Terminal(tmp_path, columns=80, lines=24) as terminal:
+        terminal.type(f"{sys.executable} study.py\n")
+        terminal.wait_for("outplay tune report run")
+        assert "1 done" in terminal.screen.text
+        assert terminal.screen.text.count("a new episode") >= 10 * 2  # iterations, environments
+        assert frames(terminal.screen) == (0, 0)
+        assert not [line for line in terminal.screen.text.splitlines() if "━" in line or "│" in line]

@@ -116,22 +116,29 @@ class StartsTasks(tune.Trainable):
         return {**starts_tasks(self.given), "done": True}
 
 
-@pytest.mark.parametrize("trainable", [starts_tasks, starts_an_actor, StartsTasks])
-@pytest.mark.parametrize("resources", [None, [{"cpu": 1}, {"cpu": 1}]], ids=["default", "two bundles"])
-def test_what_a_trial_starts_runs_in_its_reservation(
-    engine: str, trainable: Any, resources: Any, tmp_path: Path
-) -> None:
-    if engine == "ray":
-        pytest.skip("on Ray, what a trial starts needs resources that no trial has reserved")
+def check_sums(trainable: Any, resources: Any, folder: Path) -> None:
     result = tune.run(
-        trainable, config={"x": tune.grid_search([0, 1, 2])}, storage_path=tmp_path, verbose=0,
+        trainable, config={"x": tune.grid_search([0, 1, 2])}, storage_path=folder, verbose=0,
         resources_per_trial=resources,
     )  # fmt: skip
     assert [trial.last_result["value"] for trial in result.trials] == [2, 3, 4]
     until(lambda: outplay.available_resources()["CPU"] == 2)
 
 
-def test_what_does_not_fit_a_trial_uses_the_machine(engine: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("engine")
+def test_what_a_trial_starts_runs_in_its_reservation(tmp_path: Path) -> None:
+    check_sums(starts_tasks, None, tmp_path)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("trainable", [starts_an_actor, StartsTasks])
+@pytest.mark.parametrize("resources", [None, [{"cpu": 1}, {"cpu": 1}]], ids=["default", "two bundles"])
+def test_trials_never_wait_for_each_other(trainable: Any, resources: Any, tmp_path: Path) -> None:
+    check_sums(trainable, resources, tmp_path)
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_does_not_fit_a_trial_uses_the_machine(tmp_path: Path) -> None:
     def train(config: dict[str, Any]) -> dict[str, Any]:
         adders = [Adder.options(num_cpus=1).remote() for _ in range(config["actors"])]
         return {"value": sum(outplay.get([adder.add.remote(0) for adder in adders]))}
@@ -139,8 +146,6 @@ def test_what_does_not_fit_a_trial_uses_the_machine(engine: str, tmp_path: Path)
     def train_large(config: dict[str, Any]) -> dict[str, Any]:
         return {"value": outplay.get(successor.options(num_cpus=2).remote(0))}
 
-    if engine == "ray":
-        pytest.skip("on Ray, what a trial starts needs resources that no trial has reserved")
     two = tune.run(train, config={"actors": 2}, max_concurrent_trials=1, storage_path=tmp_path, verbose=0)
     assert two.trials[0].last_result["value"] == 2
     large = tune.run(train_large, resources_per_trial={"cpu": 0}, storage_path=tmp_path, verbose=0)

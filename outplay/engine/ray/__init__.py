@@ -2,6 +2,7 @@
 
 engine.py     the caller's side: tasks, actors and objects
 hosting.py    the worker's side: runs tasks, hosts actors
+homes.py      which tasks and actors use the reservation of their caller
 actors.py     the state of actors, and how they are ended
 translate.py  converts Ray's errors to Outplay's
 start.py      joins a cluster, or starts a local Ray

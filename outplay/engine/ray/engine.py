@@ -17,8 +17,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from outplay.engine import serialize
 from outplay.engine.base import Callee, Method, Ref, force_refused, name_taken, no_actor, packed_types, result_types
 from outplay.engine.definitions import definitions
-from outplay.engine.options import Options, Reservation, check_fits
+from outplay.engine.options import Options, Reservation, check_fits, first_fitting
 from outplay.engine.ray.actors import end_actors, is_dead, key, state, wait_until_dead
+from outplay.engine.ray.homes import Placed, current_home
 from outplay.engine.ray.hosting import ExportedDefinitions, Host, register_serializers, run_task
 from outplay.engine.ray.translate import RetryError, ray_timeout, translated
 from outplay.engine.serialize import Exported
@@ -77,7 +78,7 @@ class RayEngine:
         self._fixed_resources = fixed_resources  # no nodes can join: requests that are too large now will stay so
         self._runtime_env = runtime_env  # for each call, if the user's program has connected to Ray
         self._actors: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._in_reservation: dict[Any, weakref.WeakSet[Any]] = {}
+        self._placed: weakref.WeakKeyDictionary[Any, Placed] = weakref.WeakKeyDictionary()  # actors in reservations
         self._for_restarts: list[list[Any]] = []  # captured objects of classes: Ray releases them after the first start
         self._released: set[Any] = set()  # Ray itself would wait forever for slots in these
         self._sent_at = 0.0  # the time of the last call
@@ -102,7 +103,7 @@ class RayEngine:
         )
 
     def submit(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> list[Ref]:
-        ray_options = self._ray_options(callee.name, options, default_cpus=1)
+        ray_options = self._ray_options(callee.name, options, is_actor=False)
         count, known, captured = options.num_returns, self._known_definitions(), _export(callee).captured
         retry_on = packed_types(options.retry_on)
         ray_options["retry_exceptions"] = [RetryError] if retry_on else False
@@ -116,7 +117,7 @@ class RayEngine:
         return _refs(sent, callee.signature, count)
 
     def create(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> RayToken:
-        ray_options = self._ray_options(callee.name, options, default_cpus=0) | {"name": options.name}
+        ray_options = self._ray_options(callee.name, options, is_actor=True) | {"name": options.name}
         if options.max_concurrency > 1:
             ray_options["max_concurrency"] = options.max_concurrency
         host = self._host(callee).options(max_restarts=options.max_restarts, **ray_options)
@@ -136,8 +137,9 @@ class RayEngine:
         self._actors.add(handle)
         if options.max_restarts != 0:
             self._for_restarts.append(exported.captured)
-        if options.reservation is not None:
-            self._in_reservation.setdefault(options.reservation.id.id, weakref.WeakSet()).add(handle)
+        if (strategy := ray_options.get("scheduling_strategy")) is not None:
+            bundle = strategy.placement_group_bundle_index
+            self._placed[handle] = Placed(strategy.placement_group.id, bundle, options.num_gpus)
         return RayToken(handle)
 
     def call(
@@ -205,6 +207,7 @@ class RayEngine:
     def kill(self, token: Any) -> None:
         ray.kill(token.handle)
         wait_until_dead(token.handle)
+        self._placed.pop(token.handle, None)
 
     def reserve(self, bundles: tuple[tuple[float, float], ...], timeout: float | None) -> Reservation:
         if self._fixed_resources:
@@ -225,8 +228,10 @@ class RayEngine:
     def release(self, reservation: Reservation) -> None:
         self._released.add(reservation.id.id)
         remove_placement_group(reservation.id)
-        for handle in list(self._in_reservation.pop(reservation.id.id, ())):
-            wait_until_dead(handle)
+        for handle, placed in list(self._placed.items()):
+            if placed.group == reservation.id.id:
+                wait_until_dead(handle)
+                self._placed.pop(handle, None)
 
     def nodes(self) -> list[dict[str, Any]]:
         kept = ("NodeID", "Alive", "NodeManagerAddress", "NodeManagerHostname")
@@ -255,14 +260,20 @@ class RayEngine:
     def join_call(self) -> None:
         pass  # Ray's actors keep their CPUs while they wait
 
-    def _ray_options(self, name: str, options: Options, default_cpus: float) -> dict[str, Any]:
-        cpus, gpus = options.cpus(default_cpus), options.num_gpus
+    def _ray_options(self, name: str, options: Options, is_actor: bool) -> dict[str, Any]:
+        cpus, gpus = options.cpus(0 if is_actor else 1), options.num_gpus
         ray_options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus}
         if options.reservation is not None:
             if options.reservation.id.id in self._released:
                 raise ValueError("the reservation has already been released")
-            check_fits(name, cpus, gpus, list(options.reservation.bundles), "its reservation")
-            ray_options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(options.reservation.id)
+            bundles = list(options.reservation.bundles)
+            check_fits(name, cpus, gpus, bundles, "its reservation")
+            bundle = first_fitting(cpus, gpus, bundles) if options.lends_cpus else -1
+            ray_options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(options.reservation.id, bundle)
+            if options.lends_cpus:
+                ray_options["num_cpus"] = 0
+        elif (home := current_home()) and (in_home := home.options(cpus, gpus, is_actor, self._placed)):
+            ray_options = in_home
         elif self._fixed_resources and (cpus > 1 or gpus > 0):
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             check_fits(name, cpus, gpus, [(n.get("CPU", 0.0), n.get("GPU", 0.0)) for n in nodes], "this machine")
@@ -342,7 +353,8 @@ def _unwrapped_named(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resources(cpus: float, gpus: float) -> dict[str, float]:
-    return {name: amount for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
+    # Ray refuses empty bundles: a byte stands for nothing.
+    return {name: amount for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount} or {"memory": 1}
 
 
 def _cpus_and_gpus(resources: dict[str, float]) -> dict[str, float]:

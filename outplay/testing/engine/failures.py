@@ -22,6 +22,11 @@ def answer(method: Any) -> Any:
         return None
 
 
+@outplay.remote
+def depth(levels: int) -> int:
+    return 1 + int(outplay.get(depth.remote(levels - 1))) if levels else 0
+
+
 @pytest.mark.usefixtures("engine")
 class FailureConformance:
     """Crashes, restarts, reservations, invalid calls."""
@@ -159,6 +164,29 @@ class FailureConformance:
             outplay.get(pair[0].add.remote())
         with outplay.reserve([{"num_cpus": 2}], timeout=60):
             pass
+
+    def test_what_starts_inside_a_reservation_uses_it(self, engine: str) -> None:
+        @outplay.remote
+        class Starts:
+            def work(self) -> int:
+                counter = Counter.options(num_cpus=1).remote()
+                return sum(outplay.get([depth.remote(1), counter.add.remote()]))
+
+        with outplay.reserve([{"num_cpus": 1}, {"num_cpus": 1}]) as both:
+            assert outplay.get(depth.options(reservation=both).remote(2), timeout=60) == 2
+            starts = Starts.options(num_cpus=1, reservation=both, lends_cpus=True).remote()
+            assert outplay.get(starts.work.remote(), timeout=60) == 2
+        until(lambda: outplay.available_resources()["CPU"] == 2)
+
+    def test_an_actor_that_keeps_its_cpus_starts_work_elsewhere(self, engine: str) -> None:
+        @outplay.remote
+        class Starts:
+            def work(self) -> int:
+                return int(outplay.get(depth.remote(1)))
+
+        with outplay.reserve([{"num_cpus": 1}]) as group:
+            starts = Starts.options(num_cpus=1, reservation=group).remote()
+            assert outplay.get(starts.work.remote(), timeout=60) == 1
 
     def test_a_reservation_that_can_never_be_is_refused(self) -> None:
         with pytest.raises(outplay.ResourceError, match=r"reserve\(\) asks for num_cpus=3"):
