@@ -63,6 +63,7 @@ class Fragment:
     running_lengths: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (E,)
     vector_state: dict[str, Any] | None = None  # after the last step, if the vector can be restored
     number: int = 0  # index of this Fragment in its EnvGroup
+    updates: int = 0  # of the learner, before the Weights that acted
     task: Any = None  # of the episodes that started in this Fragment
     wrongly_rebuilt: int = 0  # lanes whose state differs from the original after a rebuild before this Fragment
     seconds: dict[str, float] = field(default_factory=dict)  # time per stage: act, step
@@ -89,6 +90,8 @@ class Batch:
     final_lanes: Array
     all_valid: bool
     action_mask: Array | None  # (T, N, n), or None where all actions are allowed
+    last_action_mask: Array | None  # (N, n): of last_observations
+    final_action_mask: Array | None  # (K, n): of final_observations
     policy_state: dict[str, Array]  # (N, …) each: recurrent state before the first step
     last_policy_state: dict[str, Array]  # (N, …) each: after the last step
     sequence_length: int | None
@@ -215,6 +218,8 @@ def join(fragments: list[Fragment]) -> Batch:
         final_lanes=np.concatenate([f.final_lanes + offset for f, offset in zip(fragments, offsets[:-1], strict=True)]),
         all_valid=bool(valid.all()),
         action_mask=None if fragments[0].action_mask is None else side_by_side("action_mask"),
+        last_action_mask=_rows_of([f.last_action_mask for f in fragments]),
+        final_action_mask=_rows_of([f.final_action_mask for f in fragments]),
         policy_state=_by_lane([f.policy_state for f in fragments]),
         last_policy_state=_by_lane([f.last_policy_state for f in fragments]),
         sequence_length=fragments[0].sequence_length,
@@ -237,6 +242,11 @@ def _concatenate(arrays: list[Array], steps: int) -> Array:
 
 def _stack(parts: list[Leaves]) -> Leaves:
     return tuple(np.concatenate([part[i] for part in parts]) for i in range(len(parts[0])))
+
+
+def _rows_of(masks: list[Array | None]) -> Array | None:
+    found = [mask for mask in masks if mask is not None]
+    return np.concatenate(found) if found else None
 
 
 def _by_lane(states: list[dict[str, Array]]) -> dict[str, Array]:

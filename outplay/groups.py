@@ -37,10 +37,12 @@ class ModelConfig(Settings):
 
     fcnet_hiddens: list[Positive] | None = Field(
         None,
-        description="Sizes of the hidden layers; default [64, 64], DQN [256, 256], after convolutions [512].",
+        description="Sizes of the hidden layers; default [64, 64], with Q-values (DQN, PQN, SAC, TD3, DDPG) "
+        "[256, 256], after convolutions [512].",
     )
     fcnet_activation: Literal["tanh", "relu", "elu", "swish", "linear"] | None = Field(
-        None, description="Activation of the hidden layers; default tanh, or relu for DQN and after convolutions."
+        None,
+        description="Activation of the hidden layers; default tanh, relu with Q-values and after convolutions.",
     )
     conv_filters: Annotated[list[tuple[Positive, Positive, Positive]] | None, BeforeValidator(_square)] = Field(
         None, description="Convolutions as [filters, kernel, stride] each; the default depends on the image size."
@@ -51,6 +53,12 @@ class ModelConfig(Settings):
         "on some CPUs and GPUs.",
     )
     use_bias: bool = Field(True, description="Whether layers have a bias; the value head always has one.")
+    layer_norm: bool = Field(
+        False,
+        description="LayerNorm (Ba et al. 2016) after each hidden layer and each convolution, before the activation; "
+        "there over the channels of each pixel. Recurrent cores and custom models have their own layers, the critics "
+        "of SAC, TD3 and DDPG have critic_norm.",
+    )
     initializer: Literal["orthogonal", "normal"] = Field(
         "orthogonal",
         description="Weight initialisation: orthogonal with a small output layer; or normal with standard deviation "
@@ -135,6 +143,9 @@ class ModelConfig(Settings):
         """Refuse settings that have no effect. A core that is switched off by name (use_lstm: false) may have them."""
         if self.custom_model_config and self.custom_model is None:
             raise ValueError("custom_model_config needs a custom_model, whose arguments it has")
+        is_chosen = self.layer_norm and not type(self).model_fields["layer_norm"].default
+        if is_chosen and self.custom_model is not None and not self.fcnet_hiddens:
+            raise ValueError("layer_norm: a custom_model has its own layers; leave it out, or add fcnet_hiddens")
         if not self.is_recurrent and not self.model_fields_set & {"use_lstm", "use_gru", "use_attention"}:
             cells, attention = "use_lstm or use_gru", "use_attention"
             needs = {name: attention for name in type(self).model_fields if name.startswith("attention_")}
@@ -160,16 +171,16 @@ class OptimizerConfig(Settings):
     momentum: Fraction = Field(0.0, description="SGD: momentum.")
 
 
-_FOR_ACTORS = "needs an algorithm with deterministic continuous actions, which Outplay does not have"
+_FOR_ACTORS = "is for algorithms with deterministic continuous actions: TD3 and DDPG"
 # The types of exploration that other algorithms and libraries have, and what they are for.
 _EXPLORATION = {
-    "StochasticSampling": "samples from the policy's action distribution: for PPO, A2C and PG",
-    "EpsilonGreedy": "is for algorithms with Q-values: DQN",
-    "SoftQ": "is for algorithms with Q-values: DQN",
-    "Random": "is for algorithms that learn from the actions of any policy: DQN",
+    "StochasticSampling": "samples from the policy's action distribution: for PPO, A2C, PG, SAC, IMPALA and APPO",
+    "EpsilonGreedy": "is for algorithms with Q-values: DQN and PQN",
+    "SoftQ": "is for algorithms with Q-values: DQN and PQN",
+    "Random": "is for algorithms that learn from the actions of any policy: DQN, PQN, SAC, TD3 and DDPG",
     "GaussianNoise": _FOR_ACTORS,
     "OrnsteinUhlenbeckNoise": _FOR_ACTORS,
-    "ParameterNoise": "is for algorithms with Q-values: DQN",
+    "ParameterNoise": "is for DQN",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -19,13 +19,12 @@ from outplay.errors import ConfigError
 from outplay.fragments import Batch, Fragment
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments, mean_metrics
 from outplay.learning.optimizers import check_norm
-from outplay.learning.sequences import BurnIn, SequenceBatch, same_length
+from outplay.learning.sequences import BurnIn, SequenceBatch, recurrence_of, same_length, with_previous
+from outplay.learning.shares import distributed
 from outplay.learning.targets import TargetNetwork
 from outplay.masks import mask_sizes
 from outplay.policies import Policy
-from outplay.policies.recurrent import PREVIOUS
 from outplay.replay import (
-    Recurrence,
     Replay,
     ReplaySpec,
     Sample,
@@ -33,14 +32,13 @@ from outplay.replay import (
     Sequences,
     ShardedReplay,
     mask_leaf,
-    with_leaf,
     with_masks,
     with_missing_masks,
 )
 from outplay.replay.checking import ReplayState, check_counters, check_segment
 from outplay.schema import Counter, FiniteNumber, validated_part
 from outplay.settings import LARGEST, Fraction, NotNegative, Positive, Processes, at
-from outplay.spaces import Leaf, Leaves
+from outplay.spaces import Leaves
 from outplay.streams import stream
 
 Array = np.ndarray
@@ -65,9 +63,7 @@ class ReplayConfig(AsyncConfig):
         description="Recurrent networks: steps before each sequence that only update the stored state (R2D2). The "
         "start of an episode needs none.",
     )
-    prioritized_replay: bool = Field(
-        False, description="Prioritized experience replay (Schaul et al. 2016); with async, true unless given."
-    )
+    prioritized_replay: bool = Field(False, description="Prioritized experience replay (Schaul et al. 2016).")
     prioritized_replay_alpha: Fraction = Field(0.6, description="Priority exponent α; 0 samples uniformly.")
     prioritized_replay_beta: Fraction = Field(0.4, description="Initial importance-sampling exponent β; annealed to 1.")
     prioritized_replay_beta_timesteps: Positive = Field(100_000, description="Environment steps until β is 1.")
@@ -82,9 +78,15 @@ class ReplayConfig(AsyncConfig):
                 f"batch_mode: {name} learns from single steps or short sequences; leave it truncate_episodes"
             )
         if self.replay_shards > self.num_groups:
-            raise ValueError(f"replay_shards is {self.replay_shards}, but there are only {self.num_groups} EnvGroups")
+            raise ValueError(
+                f"replay_shards is {self.replay_shards}, but there are only {self.num_groups} EnvGroups; set it to at "
+                f"most {self.num_groups}, or num_env_groups to at least {self.replay_shards}"
+            )
         if self.learning_starts > self.buffer_size:
-            raise ValueError("learning_starts is more than buffer_size: learning would never start")
+            raise ValueError(
+                f"learning_starts ({self.learning_starts}) is more than buffer_size ({self.buffer_size}), so learning "
+                "would never start; set a larger buffer_size, or a smaller learning_starts"
+            )
         return self
 
 
@@ -111,6 +113,7 @@ class TransitionBatch(Minibatch):
     weights: Tensor
     mask: Tensor | None = None  # (B, n): actions allowed at `observations`; None without action masks
     next_mask: Tensor | None = None  # (B, n): actions allowed at `next_observations`
+    noise: Tensor | None = None  # random numbers of the update, for learners that need them
 
 
 class ReplayLearner(Learner[C], ABC):
@@ -153,6 +156,17 @@ class ReplayLearner(Learner[C], ABC):
         self.owed = 0.0  # updates that collected steps are worth, beyond those made
         self.timesteps = 0
         self._metrics: list[dict[str, Tensor]] = []  # of the updates since the last call of metrics()
+        self.set_exploration()
+
+    def exploration(self) -> dict[str, float]:
+        """The policy's exploration values at the current step."""
+        return {}
+
+    def set_exploration(self) -> None:
+        self.policy.exploration = self.exploration()
+
+    def start_iteration(self) -> None:
+        self.set_exploration()  # loaded weights may carry the values of another run
 
     def add_target(self, name: str, source: N, flat: Tensor) -> TargetNetwork[N]:
         """A target network, updated after every `target_network_update_freq` updates and saved as tensor `name`."""
@@ -196,38 +210,61 @@ class ReplayLearner(Learner[C], ABC):
             stored = with_previous(fragment) if self.has_previous else fragment
             stored = with_masks(stored) if self.has_masks else stored
             self.replay.add(stored, self.rewards(fragment), self.no_bootstrap(fragment))
+        self.set_exploration()
 
     @property
     def due(self) -> int:
         return int(self.owed)
 
+    def update_on_all(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
+        return self.update(batch, timesteps, iteration)  # `learn` runs on all
+
     def learn(self, updates: int) -> None:
-        config = self.config
-        lr = self.lr(self.timesteps)
-        end = float(config.prioritized_replay_beta_timesteps)
-        beta = at([(0.0, config.prioritized_replay_beta), (end, 1.0)], 1.0, self.timesteps)
-        first = self.updates
-        rngs = (stream(config.seed, "replay", number) for number in range(first, first + updates))
+        if updates > 0:
+            self.on_all("make_updates", updates, self.timesteps)
+        else:
+            self.make_updates(0, self.timesteps)
+        self.set_exploration()
+
+    def make_updates(self, updates: int, timesteps: int) -> None:
+        """Make this many updates, as one of the learners. Only the first one has the replay buffer."""
+        config, self.timesteps = self.config, timesteps
+        self.set_exploration()
+        lr = self.lr(timesteps)
         for target in self.targets.values():
             target.copy_buffers()
-        size = config.sgd_minibatch_size
-        number = size if self.recurrence is None else max(1, size // self.recurrence.length)
-        for drawn in self.replay.draw(number, rngs, beta):
+        measured = []
+        for drawn, places in distributed(self.communicator, self._draw, updates):
             self.before_update()
             norm, metrics = self.step(self.to_device(drawn), lr)
             errors = metrics.pop("errors")
             if config.prioritized_replay:
+                errors = self.gathered(errors)
                 if not errors.isfinite().all():
                     check_norm(math.nan, lr)
-                self.replay.update(drawn.places, errors.cpu().numpy())
+                if self.is_first:
+                    self.replay.update(places, errors.cpu().numpy())
             self.updates += 1
             self.owed -= 1
             if self.updates % config.target_network_update_freq == 0:
                 for target in self.targets.values():
                     target.update(config.tau)
-            self._metrics.append({**metrics, "grad_norm": norm})
-        if self._metrics:  # on a GPU, norms have not been checked so far
-            check_norm(float(self._metrics[-1]["grad_norm"]), lr)
+            measured.append(self.weighted({**metrics, "grad_norm": norm}))
+        measured = self.summed(measured)
+        for name in ("grad_norm", "actor_grad_norm"):  # on a GPU, norms have not been checked so far
+            if norms := [found[name] for found in measured if name in found]:
+                check_norm(float(norms[-1]), lr)
+        if self.is_first:
+            self._metrics += measured
+
+    def _draw(self, updates: int) -> Iterator[Sample]:
+        config = self.config
+        end = float(config.prioritized_replay_beta_timesteps)
+        beta = at([(0.0, config.prioritized_replay_beta), (end, 1.0)], 1.0, self.timesteps)
+        rngs = (stream(config.seed, "replay", number) for number in range(self.updates, self.updates + updates))
+        size = config.sgd_minibatch_size
+        number = size if self.recurrence is None else max(1, size // self.recurrence.length)
+        return self.replay.draw(number, rngs, beta)
 
     def to_device(self, drawn: Sample) -> TransitionBatch | SequenceBatch:
         if isinstance(drawn, Sequences):
@@ -301,6 +338,7 @@ class ReplayLearner(Learner[C], ABC):
 
     def start_from_weights(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         super().start_from_weights(state, tensors)
+        self.start_networks(tensors)
         for target in self.targets.values():
             target.reset()
 
@@ -308,6 +346,14 @@ class ReplayLearner(Learner[C], ABC):
         """What `state` returns, but the replay buffer. A subclass with more state extends it."""
         state, tensors = super().state()
         return {**state, "updates": self.updates, "owed": self.owed, "timesteps": self.timesteps}, tensors
+
+    def mirrored(self) -> JsonAndTensors:
+        """Other learners have no replay buffer."""
+        state, tensors = self.state_without_replay()
+        return {**state, "owed": 0.0}, tensors
+
+    def load_mirrored(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.load_without_replay(state, tensors)
 
     def state(self) -> JsonAndTensors:
         state, tensors = self.state_without_replay()
@@ -364,21 +410,3 @@ class ReplayLearner(Learner[C], ABC):
     def _complete(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """With masks, which an older checkpoint does not have."""
         return with_missing_masks(arrays, self.replay_spec.leaves) if self.has_masks else arrays
-
-
-def recurrence_of(policy: Policy, burn_in: int) -> tuple[Recurrence | None, tuple[Leaf, ...]]:
-    """What the replay buffer stores of a recurrent policy: its states, and the previous action and reward as a leaf."""
-    if policy.sequence_length is None:
-        return None, ()
-    initial = {name: array[0] for name, array in policy.initial_state(1).items()}
-    previous = initial.pop(PREVIOUS, None)
-    leaf = () if previous is None else (Leaf((PREVIOUS,), spaces.Box(-np.inf, np.inf, previous.shape, np.float32)),)
-    return Recurrence(initial, policy.sequence_length, burn_in), leaf
-
-
-def with_previous(fragment: Fragment) -> Fragment:
-    """The Fragment with the previous action and reward as the last leaf of its observations."""
-    each, last = fragment.extras[PREVIOUS], fragment.last_policy_state[PREVIOUS]
-    return with_leaf(
-        fragment, each, last, fragment.final_states.get(PREVIOUS, np.zeros((0, *last.shape[1:]), np.float32))
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -13,13 +14,14 @@ from pydantic import Field
 from torch import Tensor
 
 from outplay.config import AlgorithmConfig
-from outplay.cudagraphs import Minibatch
 from outplay.fragments import Batch
 from outplay.learning import returns
 from outplay.learning.intrinsic import VALUE_EPOCHS, Distillation, IntrinsicConfig
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments
 from outplay.learning.optimizers import ParameterGroup
-from outplay.policies import ActorCritic
+from outplay.learning.rows import R, Rows, TargetRows
+from outplay.learning.shares import Share, sequences_of
+from outplay.policies import ActorCritic, Distribution
 from outplay.policies.recurrent import PREVIOUS, Memory
 from outplay.schema import FiniteNumber, validated_part
 from outplay.settings import Fraction, NotNegative, Schedule, at
@@ -32,7 +34,7 @@ _INTRINSIC_MINIBATCH = 256
 _VALUE_DECAY = 0.9  # of the moving moments of value targets
 
 
-class ActorCriticConfig(AlgorithmConfig):
+class CriticConfig(AlgorithmConfig):
     """Settings that algorithms with an actor and a critic share."""
 
     grad_clip: Annotated[float, Field(gt=0)] | None = Field(0.5, description="Maximum gradient norm.")
@@ -47,12 +49,17 @@ class ActorCriticConfig(AlgorithmConfig):
     entropy_coeff_schedule: Schedule | None = Field(
         None, description="entropy_coeff as [[step, value], …], linearly interpolated; replaces entropy_coeff."
     )
-    intrinsic_reward: IntrinsicConfig | None = Field(
-        None, description="Intrinsic rewards for new observations, beside those of the environment: {type: RND}."
-    )
 
     def entropy_coeff_at(self, timesteps: int) -> float:
         return at(self.entropy_coeff_schedule, self.entropy_coeff, timesteps)
+
+
+class ActorCriticConfig(CriticConfig):
+    """The same, for algorithms that learn from batches of the present policy: they support intrinsic rewards."""
+
+    intrinsic_reward: IntrinsicConfig | None = Field(
+        None, description="Intrinsic rewards for new observations, beside those of the environment: {type: RND}."
+    )
 
 
 C = TypeVar("C", bound=AlgorithmConfig)
@@ -73,42 +80,6 @@ class Estimates:
     intrinsic_targets: Array | None = None  # of the critic of intrinsic rewards
 
 
-@dataclass
-class Rows(Minibatch):
-    """The valid steps of a Batch as rows, for the loss."""
-
-    observations: tuple[Tensor, ...]
-    actions: Tensor
-    old_params: Tensor  # of the action distribution when acting
-    old_log_prob: Tensor
-    advantages: Tensor
-    targets: Tensor  # of the value, normalised like the network's output
-    mask: Tensor | None = None  # of the allowed actions
-    memory: Memory | None = None  # of a recurrent network: how the rows form sequences
-    intrinsic_targets: Tensor | None = None  # of the critic of intrinsic rewards
-
-    def sequences(self, chosen: Array) -> Rows:
-        """The rows of some sequences."""
-        assert self.memory is not None
-        assert self.memory.lengths is not None
-        ends = np.cumsum(self.memory.lengths)
-        index = np.concatenate([np.arange(ends[i] - self.memory.lengths[i], ends[i]) for i in chosen])
-        rows = torch.from_numpy(index).to(self.actions.device)
-        return replace(self.shuffled(rows), memory=self.memory.picked(chosen, rows))
-
-    def shuffled(self, order: Tensor) -> Rows:
-        return self.each(lambda tensor: _shuffled(tensor, order))
-
-    def slice(self, begin: int, end: int) -> Rows:
-        return self.each(lambda tensor: tensor[begin:end])
-
-
-def _shuffled(tensor: Tensor, order: Tensor) -> Tensor:
-    if tensor.dim() == 4:  # images are channels-last in memory: copy whole rows and keep the layout
-        return tensor.permute(0, 2, 3, 1).index_select(0, order).permute(0, 3, 1, 2)
-    return tensor.index_select(0, order)
-
-
 class OnPolicyLearner(Learner[C]):
     """Learns from Batches that the present policy collected. A subclass implements `update`.
 
@@ -117,6 +88,8 @@ class OnPolicyLearner(Learner[C]):
     """
 
     State: ClassVar[type[LearnerState]] = OnPolicyState
+
+    distribution: Distribution
 
     value_moments: tuple[float, float, float] = (0.0, 0.0, 0.0)  # weight, mean and mean square of the value targets
 
@@ -164,14 +137,15 @@ class OnPolicyLearner(Learner[C]):
         if self.intrinsic is None:
             return
         assert rows.intrinsic_targets is not None
+        single = TargetRows(rows.observations, rows.actions, rows.intrinsic_targets)
         for epoch in range(VALUE_EPOCHS):
             order = torch.from_numpy(stream(self.config.seed, "intrinsic", iteration, epoch).permutation(len(rows)))
             for chosen in torch.split(order.to(self.device), _INTRINSIC_MINIBATCH):
-                observations = tuple(_shuffled(leaf, chosen) for leaf in rows.observations)
-                loss = self.intrinsic.value_loss(observations, rows.intrinsic_targets[chosen])
-                self.optimizer.step(loss, lr, only=["rnd_value"])
-                if epoch == 0:
-                    self.optimizer.step(self.intrinsic.errors(observations).mean(), lr, only=["rnd"])
+                with self.part(single.shuffled(chosen)) as part:
+                    loss = self.intrinsic.value_loss(part.observations, part.targets)
+                    self.optimizer.step(loss, lr, only=["rnd_value"])
+                    if epoch == 0:
+                        self.optimizer.step(self.intrinsic.errors(part.observations).mean(), lr, only=["rnd"])
 
     @property
     def policy_groups(self) -> list[str]:
@@ -209,7 +183,15 @@ class OnPolicyLearner(Learner[C]):
         else:
             flat = tuple(leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observations)
             values = self.values_of(flat).reshape(batch.rewards.shape)
-        following = returns.next_values(
+        following = self.bootstrap_values(batch, values)
+        rewards, ends = self.rewards(batch), self.returns_end(batch)
+        with np.errstate(over="ignore", invalid="ignore"):  # the optimizer reports values that are not finite
+            advantages = returns.gae(rewards, values, following, ends, self.config.gamma, lambda_ if use_gae else 1.0)
+        return Estimates(values, advantages, advantages + values)
+
+    def bootstrap_values(self, batch: Batch, values: Array) -> Array:
+        """The value after each step, (T, N), from those of the steps: see `returns.next_values`."""
+        return returns.next_values(
             values,
             self.values_of(batch.last_observations, batch.last_policy_state),
             self.no_bootstrap(batch),
@@ -217,10 +199,6 @@ class OnPolicyLearner(Learner[C]):
             batch.final_steps,
             batch.final_lanes,
         )
-        rewards, ends = self.rewards(batch), self.returns_end(batch)
-        with np.errstate(over="ignore", invalid="ignore"):  # the optimizer reports values that are not finite
-            advantages = returns.gae(rewards, values, following, ends, self.config.gamma, lambda_ if use_gae else 1.0)
-        return Estimates(values, advantages, advantages + values)
 
     def monte_carlo(self, batch: Batch) -> Estimates:
         """Returns of whole episodes as advantages, without a critic."""
@@ -231,23 +209,22 @@ class OnPolicyLearner(Learner[C]):
 
     def rows(self, batch: Batch, estimates: Estimates, standardize: bool) -> Rows:
         """The valid steps, in the order in which a recurrent network needs them: see `inputs`."""
-        observations, mask, memory, take = self.inputs(batch)
+        rows, take = self.recorded(batch)
         advantages = take(estimates.advantages)
-        if standardize:
-            advantages = returns.standardized(advantages)
-        actions = self.tensor(take(batch.actions))
-        old_params = self.tensor(take(batch.extras["dist"]))
-        return Rows(
-            observations,
-            actions,
-            old_params,
-            self.distribution.log_prob(old_params, actions),
-            self.tensor(advantages),
-            self.actor_critic.normalised(self.tensor(take(estimates.targets))),
-            mask,
-            memory,
-            None if estimates.intrinsic_targets is None else self.tensor(take(estimates.intrinsic_targets)),
-        )
+        rows.advantages = self.tensor(returns.standardized(advantages) if standardize else advantages)
+        rows.targets = self.actor_critic.normalised(self.tensor(take(estimates.targets)))
+        if estimates.intrinsic_targets is not None:
+            rows.intrinsic_targets = self.tensor(take(estimates.intrinsic_targets))
+        return rows
+
+    def recorded(self, batch: Batch) -> tuple[Rows, Callable[[Array], Array]]:
+        """(`rows` without advantages and targets, function that takes the same rows from a (T, N, …) array)."""
+        observations, mask, memory, take = self.inputs(batch)
+        actions, old_params = self.tensor(take(batch.actions)), self.tensor(take(batch.extras["dist"]))
+        old_log_prob = self.distribution.log_prob(old_params, actions)
+        unknown = torch.full_like(old_log_prob, torch.nan)
+        rows = Rows(observations, actions, old_params, old_log_prob, unknown, unknown, mask=mask, memory=memory)
+        return rows, take
 
     def inputs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor | None, Memory | None, Callable[[Array], Array]]:
         """(observations, masks, memory, function that takes the same rows from a (T, N, …) array).
@@ -274,10 +251,11 @@ class OnPolicyLearner(Learner[C]):
         joined = [torch.cat([self.tensor(part) for part in batch.observation_parts(i)], 1) for i in leaves]
         return self.network.arranged(tuple(leaf.flatten(0, 1) for leaf in joined))
 
-    def minibatches(self, rows: Rows, size: int, iteration: int, epoch: int, shuffle: bool) -> Iterator[Rows]:
+    def minibatches(self, rows: R, size: int, iteration: int, epoch: int, shuffle: bool) -> Iterator[R]:
         """All rows once, in minibatches of about `size`, shuffled by a random stream of the run.
 
-        Sequences of a recurrent network are shuffled, but not split.
+        Sequences of a recurrent network are shuffled, but not split. With several learners, each gets its `part` of
+        every minibatch.
         """
         rng = stream(self.config.seed, "minibatches", iteration, epoch)
         number = -(-len(rows) // size)
@@ -289,13 +267,42 @@ class OnPolicyLearner(Learner[C]):
             for i in range(number):
                 chosen = order[(before * number // len(rows)) == i]
                 if len(chosen):
-                    yield rows.sequences(chosen)
+                    with self.part(rows.sequences(chosen)) as part:
+                        yield part
             return
         if shuffle:
             rows = rows.shuffled(torch.from_numpy(rng.permutation(len(rows))).to(self.device))
         edges = [len(rows) * i // number for i in range(number + 1)]
         for begin, end in itertools.pairwise(edges):
-            yield rows.slice(begin, end)
+            with self.part(rows.slice(begin, end)) as part:
+                yield part
+
+    @contextmanager
+    def part(self, rows: R, is_sum: bool = False) -> Iterator[R]:
+        """The part of a minibatch that this learner computes on: all of it, unless there are several learners.
+
+        Losses are means or sums over its rows: see `share`. Parts for a recurrent network are whole sequences.
+        """
+        communicator = self.communicator
+        if communicator is None:
+            yield rows
+        elif rows.memory is None:
+            with self.share(len(rows), is_sum) as chosen:
+                yield rows.slice(chosen.start, chosen.stop)
+        else:
+            assert rows.memory.lengths is not None
+            sequences, share = sequences_of(rows.memory.lengths, communicator.rank, communicator.size)
+            with communicator.sharing(share, is_sum):
+                yield rows.sequences(sequences)
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """Gradients that are applied in this block are sums over the rows of this learner's parts."""
+        if self.communicator is None:
+            yield
+            return
+        with self.communicator.sharing(Share(0, 1, 1), is_sum=True):
+            yield
 
     # Value normalisation.
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from outplay.errors import RunError
 from outplay.groups import OptimizerConfig
+
+if TYPE_CHECKING:
+    from outplay.learning.communicator import Communicator
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class ParameterGroup:
     flat: Tensor
     settings: OptimizerConfig
     lr_scale: float = 1.0  # a factor on the learning rate
+    is_fused: bool = False  # Adam as one operation: faster, with other rounding
 
     @property
     def size(self) -> int:
@@ -58,6 +63,8 @@ class Optimizer:
 
     >>> norm = optimizer.step(actor_loss, lr=3e-4, only=["actor"])
     """
+
+    communicator: Communicator | None = None  # of data-parallel learners: gradients are summed over all of them
 
     def __init__(self, groups: Sequence[ParameterGroup]) -> None:
         self.groups = {group.name: group for group in groups}
@@ -93,6 +100,8 @@ class Optimizer:
         """One step with given gradients, in the order of the groups' parameters."""
         groups = self._chosen(only)
         gradient = torch.cat([_flat(g) for g in gradients])
+        if self.communicator is not None and self.communicator.is_active:
+            gradient = self.communicator.weighted_sum(gradient)
         norm: Tensor = gradient.norm()
         # A CUDA graph cannot read values: there, the caller checks the norm later.
         if not gradient.is_cuda:
@@ -102,6 +111,9 @@ class Optimizer:
         for group, part in zip(groups, torch.split(gradient, [group.size for group in groups]), strict=True):
             slot = self._slots[group.name]
             slot.steps.add_(1)
+            if group.is_fused and group.settings.type == "adam":
+                _fused_adam(group.settings, slot, part, lr * group.lr_scale)
+                continue
             update = _update(group.settings, slot, part, lr)
             slot.flat.sub_(update if group.lr_scale == 1 else update.mul_(group.lr_scale))
         return norm
@@ -158,6 +170,26 @@ def _update(settings: OptimizerConfig, slot: _Slot, gradient: Tensor, lr: float 
         case "sgd":
             slot.first.mul_(settings.momentum).add_(gradient)
             return slot.first * lr
+
+
+def _fused_adam(settings: OptimizerConfig, slot: _Slot, gradient: Tensor, lr: float | Tensor) -> None:
+    """The update of Adam in one pass over the parameters."""
+    beta1, beta2 = settings.betas
+    torch._fused_adam_(
+        [slot.flat],
+        [gradient],
+        [slot.first],
+        [slot.second],
+        [],
+        [slot.steps.float()],
+        lr=lr,
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=0.0,
+        eps=settings.eps,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 def check_norm(norm: float, lr: float) -> None:

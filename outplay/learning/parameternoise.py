@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -56,11 +57,20 @@ class AdaptiveNoise:
         self._parts = perturbable(network)
 
     @torch.no_grad()
-    def adapt(self, batch: TransitionBatch | SequenceBatch, epsilon: float, rng: np.random.Generator) -> Tensor:
-        """Adapt σ by one minibatch. Returns the KL divergence of the policy with noise from `rng`."""
+    def adapt(
+        self,
+        batch: TransitionBatch | SequenceBatch,
+        epsilon: float,
+        rng: np.random.Generator,
+        mean: Callable[[Tensor], Tensor] = lambda measured: measured,
+    ) -> Tensor:
+        """Adapt σ by one minibatch. Returns the KL divergence of the policy with noise from `rng`.
+
+        `mean`: the mean over all learners, if each has a part of the minibatch.
+        """
         self._copy.reset()
         perturb(self._copy.flat, self._parts, self.stddev, rng)
         values = (qlearning.values(network, batch) for network in (self._network, self._copy.network))
         measured = divergence(*values)
-        self.stddev = adapted(self.stddev, float(measured), target_divergence(epsilon, self._network.num_actions))
+        self.stddev = adapted(self.stddev, float(mean(measured)), target_divergence(epsilon, self._network.num_actions))
         return measured

@@ -52,6 +52,38 @@ def discounted_returns(rewards: Array, ended: Array, gamma: float, last_values: 
     return returns
 
 
+def episode_returns(
+    rewards: Array, episodes: Array, steps: Array, terminated: Array, gamma: float
+) -> tuple[Array, Array, Array]:
+    """Returns of recorded steps (B,) in any order: (G_t without bootstrap, discount of the bootstrap, last row).
+
+    `episodes` and `steps`: the number of each row's episode, and its step in it. The last row is that of the episode's
+    last step. The discount is γ^k for k steps until the episode's end, and 0 if it terminated.
+
+    >>> ends = np.array([True, False, False])
+    >>> episode_returns(np.array([1., 2., 4.]), np.array([7, 7, 9]), np.array([1, 0, 0]), ends, 0.5)
+    (array([1. , 2.5, 4. ]), array([0. , 0. , 0.5]), array([0, 0, 2]))
+    """
+    order = np.lexsort((steps, episodes))
+    sorted_episodes, sorted_rewards = episodes[order], rewards[order].astype(np.float64)
+    is_last = np.append(sorted_episodes[1:] != sorted_episodes[:-1], True) if len(order) else np.zeros(0, bool)
+    ends = np.flatnonzero(is_last)  # one per episode
+    lengths = np.diff(ends, prepend=-1)
+    discounts, found = np.zeros(len(order)), np.zeros(len(order))
+    after = np.zeros(len(ends))
+    left = np.where(terminated[order][ends], 0.0, 1.0)
+    for back in range(int(lengths.max(initial=0))):  # steps before the end, in all episodes at once
+        chosen = lengths > back
+        rows = ends[chosen] - back
+        after[chosen] = sorted_rewards[rows] + gamma * after[chosen]
+        left[chosen] *= gamma
+        found[rows], discounts[rows] = after[chosen], left[chosen]
+    result, result_discounts, last = np.empty_like(found), np.empty_like(found), np.empty(len(order), np.int64)
+    result[order], result_discounts[order] = found, discounts
+    last[order] = np.repeat(order[ends], lengths)
+    return result, result_discounts, last
+
+
 def gae(rewards: Array, values: Array, following: Array, ended: Array, gamma: float, lambda_: float) -> Array:
     """Generalised advantage estimation (Schulman et al. 2016): A_t = Σ_k (γλ)^k δ_{t+k}, δ_t = r_t + γ V'_t − V_t.
 
@@ -69,6 +101,64 @@ def gae(rewards: Array, values: Array, following: Array, ended: Array, gamma: fl
         running = errors[t] + carry[t] * running
         advantages[t] = running
     return advantages
+
+
+def lambda_returns(rewards: Array, following: Array, ended: Array, gamma: float, lambda_: float) -> Array:
+    """λ-returns G_t = r_t + γ [λ G_{t+1} + (1 − λ) V'_t]; at an episode's end and the last step G_t = r_t + γ V'_t.
+
+    With V = max_a Q(·, a), these are the targets of Q(λ) (Peng & Williams 1996), as PQN uses it (Gallici et al. 2024).
+    λ = 0 gives the one-step target of Q-learning.
+
+    >>> lambda_returns(np.array([[1.], [1.]]), np.array([[2.], [4.]]), np.zeros((2, 1), bool), 0.5, 0.5)
+    array([[2.25],
+           [3.  ]])
+    """
+    returns = np.empty_like(rewards)
+    after = following[-1]
+    for t in reversed(range(len(rewards))):
+        mixed = following[t] + lambda_ * np.where(ended[t], np.zeros((), rewards.dtype), after - following[t])
+        after = rewards[t] + gamma * mixed
+        returns[t] = after
+    return returns
+
+
+def vtrace(
+    rewards: Array,
+    values: Array,
+    following: Array,
+    ended: Array,
+    ratios: Array,
+    gamma: float,
+    lambda_: float = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+) -> tuple[Array, Array]:
+    """V-trace (Espeholt et al. 2018): (value targets v, advantages A) of a policy π, from steps of another policy μ.
+
+    v_t = V_t + Σ_k γ^k (Π_{i<k} λ min(c̄, ρ_{t+i})) δ_{t+k}, δ_t = min(ρ̄, ρ_t) (r_t + γ V'_t − V_t)
+    A_t = r_t + γ V'_t + γλ (v_{t+1} − V_{t+1}) − V_t
+
+    `ratios` are ρ_t = π(a_t)/μ(a_t), and 0 where a step is not valid. With λ = 1, A_t is the r_t + γ v_{t+1} − V_t of
+    the paper. With π = μ, A_t is the advantage of `gae`, and v_t = A_t + V_t.
+
+    >>> half = np.array([[0.5], [0.5]])
+    >>> vtrace(np.ones((2, 1)), np.zeros((2, 1)), np.zeros((2, 1)), np.zeros((2, 1), bool), half, gamma=1.0)
+    (array([[0.75],
+           [0.5 ]]), array([[1.5],
+           [1. ]]))
+    """
+    errors: Array = rewards + gamma * following - values
+    weighted = np.minimum(ratios, np.asarray(rho_bar, errors.dtype)) * errors
+    none = np.zeros((), errors.dtype)
+    carry = np.where(ended, none, np.asarray(gamma * lambda_, errors.dtype))  # to the step before
+    trace = carry * np.minimum(ratios, np.asarray(c_bar, errors.dtype))
+    corrections, advantages = np.empty_like(errors), np.empty_like(errors)  # corrections are v_t − V_t
+    correction = np.zeros_like(errors[0])
+    for t in reversed(range(len(errors))):
+        advantages[t] = errors[t] + carry[t] * correction
+        correction = weighted[t] + trace[t] * correction
+        corrections[t] = correction
+    return values + corrections, advantages
 
 
 def standardized_by_episode(values: Array, episode_start: Array, valid: Array) -> Array:

@@ -7,9 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
-from outplay.policies.recurrent import Memory
+from outplay.fragments import Fragment
+from outplay.policies import Policy
+from outplay.policies.recurrent import PREVIOUS, Memory
+from outplay.replay import Recurrence, with_leaf
+from outplay.spaces import Leaf
 
 Network = Callable[[tuple[Tensor, ...], Memory], Tensor]
 
@@ -55,3 +60,21 @@ def same_length(state: dict[str, Tensor], sequences: Tensor, length: int, previo
     """The memory of some of the sequences, with `length` rows each."""
     chosen = {name: rows.index_select(0, sequences) for name, rows in state.items()}
     return Memory(chosen, np.full(len(sequences), length), previous)
+
+
+def recurrence_of(policy: Policy, burn_in: int) -> tuple[Recurrence | None, tuple[Leaf, ...]]:
+    """What the replay buffer stores of a recurrent policy: its states, and the previous action and reward as a leaf."""
+    if policy.sequence_length is None:
+        return None, ()
+    initial = {name: array[0] for name, array in policy.initial_state(1).items()}
+    previous = initial.pop(PREVIOUS, None)
+    leaf = () if previous is None else (Leaf((PREVIOUS,), spaces.Box(-np.inf, np.inf, previous.shape, np.float32)),)
+    return Recurrence(initial, policy.sequence_length, burn_in), leaf
+
+
+def with_previous(fragment: Fragment) -> Fragment:
+    """The Fragment with the previous action and reward as the last leaf of its observations."""
+    each, last = fragment.extras[PREVIOUS], fragment.last_policy_state[PREVIOUS]
+    return with_leaf(
+        fragment, each, last, fragment.final_states.get(PREVIOUS, np.zeros((0, *last.shape[1:]), np.float32))
+    )

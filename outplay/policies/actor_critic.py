@@ -66,7 +66,7 @@ class ActorCritic(Network):
 
     def _params(self, hidden: Tensor, observations: tuple[Tensor, ...]) -> Tensor:
         params = self._scores(self.policy_head(hidden), observations)
-        return params if self.log_std is None else torch.cat([params, self.log_std.expand(len(params), -1)], -1)
+        return params if self.log_std is None else torch.cat([params, self.log_std.expand(params.shape[0], -1)], -1)
 
     @torch.no_grad()
     def head(self) -> tuple[Tensor, Tensor] | None:

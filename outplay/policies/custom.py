@@ -53,7 +53,7 @@ class CustomEncoder(nn.Module):
         observation = nested(tuple(x.to(_dtype(leaf)) for x, leaf in inputs), self.leaves)
         with running(self._who):
             features: Tensor = self.model(observation)
-        check_features(self._who, features, len(observations[0]), self.num_features)
+        check_features(self._who, features, observations[0].shape[0], self.num_features)
         return features.float()
 
 
@@ -68,7 +68,7 @@ class FlatEncoder(nn.Module):
         self.num_features = sum(int(np.prod(leaf.shape)) for leaf in leaves)
 
     def forward(self, observations: tuple[Tensor, ...], normalisers: Normalisers, dtype: torch.dtype) -> Tensor:  # noqa: ARG002
-        parts = [x.reshape(len(x), -1).float() for x in _normalised(observations, normalisers)]
+        parts = [x.reshape(x.shape[0], -1).float() for x in _normalised(observations, normalisers)]
         return torch.cat(parts, -1)
 
 
@@ -119,14 +119,14 @@ class CustomCore(Core):
         for rows in x:
             with running(self._who):
                 features, state = self._step(rows, state)
-            check_features(self._who, features, len(rows), self.num_outputs)
+            check_features(self._who, features, rows.shape[0], self.num_outputs)
             outputs.append(features.float())
         return torch.stack(outputs), state
 
     def _step(self, rows: Tensor, state: State) -> Any:
         sizes = [int(np.prod(leaf.shape)) for leaf in self.leaves]
         observations = tuple(
-            part.reshape(len(rows), *leaf.shape).to(_dtype(leaf))
+            part.reshape(rows.shape[0], *leaf.shape).to(_dtype(leaf))
             for part, leaf in zip(torch.split(rows, sizes, -1), self.leaves, strict=True)
         )
         return self.model(nested(observations, self.leaves), state)

@@ -16,7 +16,9 @@ from outplay.spaces import Leaves
 
 Array = np.ndarray
 
-_ACTIVATIONS: dict[type[nn.Module], Callable[[Array], Any]] = {  # in place
+_Layer = Callable[[Array], Array]
+
+_ACTIVATIONS: dict[type[nn.Module], _Layer] = {  # in place
     nn.Tanh: lambda x: np.tanh(x, out=x),
     nn.ReLU: lambda x: np.maximum(x, 0, out=x),
     nn.Identity: lambda x: x,
@@ -26,7 +28,7 @@ _LONGEST_SUM = 4096  # BLAS may split longer sums among threads: rounding would 
 
 
 class Dense:
-    """A frozen MLP in numpy: vector observations, linear layers, one linear head.
+    """A frozen MLP in numpy: vector observations, linear layers, with or without LayerNorm, one linear head.
 
     >>> if dense := Dense.of(policy.network):
     ...     outputs = dense(observations)  # (B, P): the network's outputs, up to rounding
@@ -35,28 +37,20 @@ class Dense:
     FEW_ROWS = 4  # for larger batches torch is faster, since its cost hardly grows with each row
 
     def __init__(self, network: Network, head: tuple[Array, Array]) -> None:
-        layers = list(network.hidden)
-        self._layers = [
-            (
-                _array(linear.weight),
-                None if linear.bias is None else _array(linear.bias),
-                _ACTIVATIONS[type(activation)],
-            )
-            for linear, activation in zip(layers[::2], layers[1::2], strict=True)
-        ]
+        self._layers = [_LAYERS.get(type(layer), _activation)(layer) for layer in network.hidden]
         self._head = head
         self._normalisers = [None if n is None else (_array(n[0]), _array(n[1])) for n in network.normalisers()]
 
     @classmethod
     def of(cls, network: Network) -> Self | None:
         """Convert a network. None if it has images, one-hot inputs, sequences, lower precision, noisy layers, a
-        recurrent core, a custom model or a distributional head."""
-        if network.core is not None or network.is_custom:
+        recurrent core, a custom model, a preprocessor or a distributional head."""
+        if network.core is not None or network.is_custom or network.preprocessor is not None:
             return None
         layers = list(network.hidden)
         if any(leaf.is_image or isinstance(leaf.space, _NOT_VECTORS) for leaf in network.leaves):
             return None
-        if network.autocasts or not all(type(layer) in (nn.Linear, *_ACTIVATIONS) for layer in layers):
+        if network.autocasts or not all(type(layer) in (*_LAYERS, *_ACTIVATIONS) for layer in layers):
             return None
         if max(network.encoder.num_features, network.num_hidden, *map(_width, layers)) > _LONGEST_SUM:
             return None
@@ -67,11 +61,8 @@ class Dense:
         """The outputs (B, P). Each row is computed separately, so it does not depend on the batch."""
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are reported with the Fragment
             x = self._features(observations)
-            for weight, bias, activation in self._layers:
-                x = np.vecdot(weight, x[:, None])
-                if bias is not None:
-                    x += bias
-                activation(x)
+            for layer in self._layers:
+                x = layer(x)
             outputs: Array = np.vecdot(self._head[0], x[:, None])
             outputs += self._head[1]
         return outputs
@@ -85,6 +76,39 @@ class Dense:
             parts.append(x.reshape(len(x), -1))
         features = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
         return np.ascontiguousarray(features, np.float32)  # the memory layout changes the order of summation
+
+
+def _linear(layer: Any) -> _Layer:
+    weight, bias = _array(layer.weight), None if layer.bias is None else _array(layer.bias)
+
+    def apply(x: Array) -> Array:
+        outputs: Array = np.vecdot(weight, x[:, None])
+        if bias is not None:
+            outputs += bias
+        return outputs
+
+    return apply
+
+
+def _layer_norm(layer: Any) -> _Layer:
+    weight, bias = _array(layer.weight), None if layer.bias is None else _array(layer.bias)
+    size, epsilon = np.float32(len(weight)), np.float32(layer.eps)
+
+    def apply(x: Array) -> Array:
+        x -= x.mean(-1, keepdims=True)
+        x *= weight / np.sqrt(np.vecdot(x, x) / size + epsilon)[:, None]
+        if bias is not None:
+            x += bias
+        return x
+
+    return apply
+
+
+def _activation(layer: Any) -> _Layer:
+    return _ACTIVATIONS[type(layer)]
+
+
+_LAYERS: dict[type[nn.Module], Callable[[Any], _Layer]] = {nn.Linear: _linear, nn.LayerNorm: _layer_norm}
 
 
 def _array(tensor: Any) -> Array:

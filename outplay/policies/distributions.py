@@ -18,7 +18,9 @@ from outplay.spaces import action_parts, is_composite
 Array = np.ndarray
 
 
-class Distribution(Protocol):
+class ActingDistribution(Protocol):
+    """What acting needs."""
+
     num_params: int
     num_constant: int  # the last `num_constant` params do not depend on the observation
     shape: tuple[int, ...]  # of one action: () or (n,)
@@ -28,6 +30,10 @@ class Distribution(Protocol):
 
     def mode(self, params: Array) -> Array:
         """The most likely actions."""
+
+
+class Distribution(ActingDistribution, Protocol):
+    """What on-policy learning needs, too."""
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
         """log π(a|s), (B,)."""

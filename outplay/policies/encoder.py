@@ -49,7 +49,7 @@ class Encoder(nn.Module):
     def forward(self, observations: tuple[Tensor, ...], normalisers: Normalisers, dtype: torch.dtype) -> Tensor:
         """Features of observations whose images are in `image_layout`. `dtype`: of images and their normalisers."""
         if self.keeps_bytes and normalisers[0] is None:
-            return observations[0].reshape(len(observations[0]), -1)
+            return observations[0].reshape(observations[0].shape[0], -1)
         convolutions, pools = iter(self.convolutions), iter(self.pools)
         parts = []
         for i, (x, leaf, normaliser) in enumerate(zip(observations, self.leaves, normalisers, strict=True)):
@@ -113,13 +113,13 @@ def _vector_features(x: Tensor, leaf: Leaf, normaliser: Normaliser | None) -> Te
         # Clamped: an out-of-range value is reported, with the environment's name, when the Fragment is complete.
         return nn.functional.one_hot((x.long() - int(space.start)).clamp(0, int(space.n) - 1), int(space.n)).float()
     if isinstance(space, spaces.MultiDiscrete):
-        shifted = (x.long() - torch.as_tensor(space.start, device=x.device)).reshape(len(x), -1)
+        shifted = (x.long() - torch.as_tensor(space.start, device=x.device)).reshape(x.shape[0], -1)
         hot = [
             nn.functional.one_hot(part.clamp(0, int(n) - 1), int(n))
             for part, n in zip(shifted.unbind(-1), space.nvec.ravel(), strict=True)
         ]
         return torch.cat(hot, -1).float()
-    return x.reshape(len(x), -1).float()
+    return x.reshape(x.shape[0], -1).float()
 
 
 def _flat_features(leaf: Leaf) -> int:
@@ -130,13 +130,22 @@ def _flat_features(leaf: Leaf) -> int:
     return int(np.prod(leaf.shape))
 
 
+class ChannelNorm(nn.LayerNorm):
+    """LayerNorm over the channels of each pixel, (B, C, H, W). Channels are last in memory, so nothing is copied."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
 def _convolutions(leaf: Leaf, config: ModelConfig) -> nn.Sequential:
     example = image_layout(torch.zeros(1, *leaf.shape), leaf)
     filters = config.conv_filters or (_LARGE_IMAGE if min(example.shape[-2:]) >= _LARGE else _SMALL_IMAGE)
-    channels, layers = example.shape[1], []
+    channels = example.shape[1]
+    layers: list[nn.Module] = []
     for out, kernel, stride in filters:
         check_parameters(channels * out * kernel * kernel, "model.conv_filters")
-        layers += [nn.Conv2d(channels, out, kernel, stride, bias=config.use_bias), nn.ReLU()]
+        norm = [ChannelNorm(out, bias=config.use_bias)] if config.layer_norm else []
+        layers += [nn.Conv2d(channels, out, kernel, stride, bias=config.use_bias), *norm, nn.ReLU()]
         channels = out
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 

@@ -40,6 +40,7 @@ class Network(nn.Module):
 
     encoder: Encoder | CustomEncoder | FlatEncoder
     hidden: nn.Sequential
+    preprocessor: nn.Module | None  # from observations to those with `leaves`; set by the policy
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Network(nn.Module):
         action and reward."""
         super().__init__()
         self.leaves = leaves
+        self.preprocessor = None
         self.embeddings = embedding_leaf(leaves, config.action_embeddings)
         self.is_custom = config.custom_model is not None
         self.has_images = any(leaf.is_image for leaf in leaves) and not self.is_custom
@@ -189,7 +191,9 @@ class Network(nn.Module):
                 held[1].copy_(normaliser[1])
 
     def arranged(self, observations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Convert observations for the other methods: images to `image_layout`."""
+        """Convert observations for the other methods: by the preprocessor, then images to `image_layout`."""
+        if self.preprocessor is not None:
+            observations = self.preprocessor(observations)
         if not self.has_images:
             return observations
         return tuple(
@@ -245,14 +249,18 @@ def _mlp(sizes: list[int], activation: type[nn.Module], config: ModelConfig) -> 
     check_parameters(sum(a * b for a, b in pairwise(sizes)), "model.fcnet_hiddens")
     for i in range(len(sizes) - 1):
         kind = SparseLinear if config.sparse_inputs and i == 0 else nn.Linear
-        layers += [kind(sizes[i], sizes[i + 1], bias=config.use_bias), activation()]
+        norm = [nn.LayerNorm(sizes[i + 1], bias=config.use_bias)] if config.layer_norm else []
+        layers += [kind(sizes[i], sizes[i + 1], bias=config.use_bias), *norm, activation()]
     return nn.Sequential(*layers)
 
 
 @torch.no_grad()
 def initialize(module: nn.Module, initializer: str, generator: torch.Generator, gain: float) -> None:
-    """Initialize a layer: orthogonal weights times `gain`, or normal weights with standard deviation 1/√inputs."""
-    if not hasattr(module, "weight"):
+    """Initialize a layer: orthogonal weights times `gain`, or normal weights with standard deviation 1/√inputs.
+
+    A LayerNorm keeps its first weights: ones, and zeros as bias.
+    """
+    if not hasattr(module, "weight") or isinstance(module, nn.LayerNorm):
         return
     weight, bias = module.weight, module.bias
     assert isinstance(weight, Tensor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from outplay.masks import checked_mask, mask_in, mask_key, mask_sizes
 from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.custom_distribution import CustomDistribution
 from outplay.policies.dense import Dense
-from outplay.policies.distributions import Distribution, distribution_for, masked_array
+from outplay.policies.distributions import ActingDistribution, distribution_for, masked_array
 from outplay.policies.flat import flatten, ranges
 from outplay.policies.network import Network
 from outplay.policies.previous import PreviousInputs
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from outplay.policies.spec import PolicySpec
 
 Array = np.ndarray
+
+_SAME_NETWORK = "the algorithm, the spaces and the model settings must be those of the run that saved them"
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,24 @@ class Policy:
     next state as new arrays).
     """
 
+    # Whether exploring samples from `distribution` alone, so that its log-probabilities are those of the actions taken.
+    samples_distribution: ClassVar[bool] = True
+
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
         self.observation_space = spec.observation_space
         self.action_space = spec.action_space
         self.leaves: tuple[Leaf, ...] = leaves(spec.observation_space)
-        self.distribution = self._make_distribution()
+        preprocessing = None if spec.preprocessor is None else spec.preprocessor.module(self.leaves)
+        self.seen: tuple[Leaf, ...] = self.leaves if preprocessing is None else preprocessing.leaves  # by the network
+        self.distribution: ActingDistribution = self._make_distribution()
         if spec.with_masks:
-            self._check_masks()
+            self.check_masks()
         self._previous = PreviousInputs(spec.action_space, spec.model)
         self.network = self._make_network(torch.Generator().manual_seed(seed_for(spec.seed, "weights")))
         self.network.normalises = spec.normalize_observations
+        if preprocessing is not None:  # then its buffers are sent and saved with the weights
+            self.network.preprocessor = preprocessing
         self.flat = flatten(self.network)
         self._values_when_acting = self.network.values_when_acting
         self._acting = ranges(self.network, self.network.is_for_acting)
@@ -224,7 +233,7 @@ class Policy:
             if (wrong := spaces.invalid_value(leaf, values)) is not None:
                 raise EnvError(described("", spaces.element(leaf, wrong[0][1:]), f"that {wrong[1]}"))
         if mask is not None:
-            self._check_masks()
+            self.check_masks()
         actions, next_state, extras = self.act(rows, state, mask, explore, rng)
         return self.to_env(actions), next_state, extras
 
@@ -255,18 +264,18 @@ class Policy:
         sizes = mask_sizes(self.action_space)
         return np.stack([checked_mask(masks[name], sizes, "") for name in names])
 
-    def _make_distribution(self) -> Distribution:
+    def _make_distribution(self) -> ActingDistribution:
         custom, space = self.spec.model.custom_action_dist, self.action_space
         return CustomDistribution(custom, space) if isinstance(custom, type) else distribution_for(space)
 
-    def _check_masks(self) -> None:
+    def check_masks(self) -> None:
         """Raise ConfigError if action masks do not fit the parameters of a custom distribution."""
         if isinstance(self.distribution, CustomDistribution):
             self.distribution.check_masks(mask_sizes(self.action_space))
 
     def _make_network(self, generator: torch.Generator) -> Network:
         sizes = self.distribution.num_params, self.distribution.num_constant
-        return ActorCritic(self.leaves, *sizes, self.spec.model, self.spec.with_value, generator, self._previous.size)
+        return ActorCritic(self.seen, *sizes, self.spec.model, self.spec.with_value, generator, self._previous.size)
 
     def _choose(self, params: Array, mask: Array | None, explore: bool, rng: np.random.Generator) -> Array:  # noqa: ARG002
         """Choose actions from the distribution's parameters, which are already masked."""
@@ -304,6 +313,10 @@ class Policy:
         """Convert the policy's actions to the environment's: shifted, scaled and clipped to its space."""
         return self._scaling(actions)
 
+    def from_env(self, actions: Array) -> Array:
+        """Convert the environment's actions to the policy's: the inverse of `to_env`, apart from clipping."""
+        return self._scaling.inverse(actions)
+
     def get_weights(self) -> dict[str, Array]:
         """The parameters by name, as copies."""
         return {name: p.detach().cpu().numpy().copy() for name, p in self.network.state_dict().items()}
@@ -313,12 +326,12 @@ class Policy:
         own = self.network.state_dict()
         if set(weights) != set(own):
             wrong = sorted(set(weights) ^ set(own))[0]
-            raise CheckpointError(f"these weights are of another network: they differ in {wrong!r}")
+            raise CheckpointError(f"these weights are of another network: they differ in {wrong!r}; {_SAME_NETWORK}")
         for name, p in own.items():
             if np.shape(weights[name]) != tuple(p.shape):
                 raise CheckpointError(
                     f"these weights are of another network: {name!r} has shape {np.shape(weights[name])}, "
-                    f"here {tuple(p.shape)}"
+                    f"here {tuple(p.shape)}; {_SAME_NETWORK}"
                 )
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:

@@ -30,6 +30,7 @@ class QOptions:
     noisy: bool = False
     noisy_sigma: float = 0.5
     epsilon_spread: float = 0.0
+    algorithm: str = "DQN"  # in messages
 
 
 class NoisyLinear(nn.Module):
@@ -141,7 +142,7 @@ class QNetwork(Network):
     def forward(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         """(B, A, N): values (N = 1), logits of atoms, or quantiles."""
         hidden = self._last_hidden(observations, memory)
-        outputs: Tensor = self.advantage_head(hidden).view(len(hidden), -1, self.num_atoms)
+        outputs: Tensor = self.advantage_head(hidden).view(hidden.shape[0], -1, self.num_atoms)
         advantages = self._scores(outputs, observations)
         if self.value_head is None:
             return advantages

@@ -35,16 +35,19 @@ class QPolicy(Policy):
     2018). Its noise is a function of the seed and of "noise_key". The parameters of the policy itself have no noise.
     """
 
+    samples_distribution = False
+
     def __init__(self, spec: PolicySpec) -> None:
+        self._options: QOptions = spec.options or QOptions()
         if not isinstance(spec.action_space, gymnasium.spaces.Discrete):
             raise EnvError(
-                f"DQN needs a Discrete action space, and this one is {in_one_line(spec.action_space)}; PPO takes any"
+                f"{self._options.algorithm} needs a Discrete action space, and this one is "
+                f"{in_one_line(spec.action_space)}; PPO takes any"
             )
         if spec.model.custom_action_dist is not None:
             raise ConfigError(
                 "model.custom_action_dist: a policy of Q-values has no action distribution; PPO, A2C and PG use one"
             )
-        self._options: QOptions = spec.options or QOptions()
         self._epsilons: Array | None = None  # ε of each lane
         self._perturbed: QPolicy | None = None  # the copy that explores; made when first needed
         self._is_perturbed = False  # whether the copy has the present weights, with noise
@@ -56,8 +59,10 @@ class QPolicy(Policy):
 
     @staticmethod
     def options_from(config: Any) -> QOptions:
-        own = {name: getattr(config, name) for name in QOptions.__dataclass_fields__ if name != "epsilon_spread"}
-        return QOptions(**own, epsilon_spread=config.exploration_config.epsilon_spread)
+        """The options that the config has; `dueling` and the like are settings of some algorithms only."""
+        own = {name: getattr(config, name) for name in QOptions.__dataclass_fields__ if hasattr(config, name)}
+        spread, algorithm = config.exploration_config.epsilon_spread, type(config).__name__.removesuffix("Config")
+        return QOptions(**own, epsilon_spread=spread, algorithm=algorithm)
 
     @property
     def q_network(self) -> QNetwork:
@@ -116,7 +121,7 @@ class QPolicy(Policy):
 
     def _make_network(self, generator: torch.Generator) -> Network:
         num_actions, previous = self.distribution.num_params, self._previous.size
-        return QNetwork(self.leaves, num_actions, self.spec.model, self._options, generator, previous)
+        return QNetwork(self.seen, num_actions, self.spec.model, self._options, generator, previous)
 
     def _outputs(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         return self.q_network.values(self.network.arranged(observations), memory)

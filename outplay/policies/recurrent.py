@@ -6,7 +6,10 @@ episode, and the state before it was recorded when acting.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,6 +87,17 @@ class Core(nn.Module, ABC):
         return outputs.transpose(0, 1)[valid]  # type: ignore[no-any-return]
 
 
+@contextmanager
+def _without_layout_warning(x: Tensor) -> Iterator[None]:
+    """cuDNN copies the weights at each call, because they are views of one vector of all weights. They are small."""
+    if not x.is_cuda:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        yield
+
+
 class LSTM(Core):
     def __init__(self, num_inputs: int, size: int) -> None:
         super().__init__()
@@ -95,7 +109,8 @@ class LSTM(Core):
         return {"h": (self.num_outputs,), "c": (self.num_outputs,)}
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        outputs, (h, c) = self.cell(x, (state["h"][None], state["c"][None]))
+        with _without_layout_warning(x):
+            outputs, (h, c) = self.cell(x, (state["h"][None], state["c"][None]))
         return outputs, {"h": h[0], "c": c[0]}
 
     def initialize(self, generator: torch.Generator) -> None:
@@ -113,7 +128,8 @@ class GRU(Core):
         return {"h": (self.num_outputs,)}
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        outputs, h = self.cell(x, state["h"][None])
+        with _without_layout_warning(x):
+            outputs, h = self.cell(x, state["h"][None])
         return outputs, {"h": h[0]}
 
     def initialize(self, generator: torch.Generator) -> None:

@@ -37,8 +37,9 @@ class ActionScaling:
             self.clips |= self.rounds  # else an integer may overflow its dtype
             bounded &= normalize
             low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
-            self.scale = ((high - low) / 2).astype(np.float64 if self.rounds else np.float32)
-            self.middle = ((high + low) / 2).astype(self.scale.dtype)
+            # Halved first: the difference of two large numbers may overflow. Halves are exact.
+            self.scale = (high / 2 - low / 2).astype(np.float64 if self.rounds else np.float32)
+            self.middle = (high / 2 + low / 2).astype(self.scale.dtype)
 
     def __call__(self, actions: Array) -> Array:
         if self.parts:
@@ -65,6 +66,27 @@ class ActionScaling:
             else:
                 own = part(actions[..., begin : begin + size])
             columns.append(own.reshape(*batch, size).astype(np.float64))
+            begin += size
+        return np.concatenate(columns, -1)
+
+    def inverse(self, actions: Array) -> Array:
+        """The policy's actions from the environment's: flat, shifted and scaled back. Clipping is not undone."""
+        if self.parts:
+            return self._parts_inverse(actions)
+        flat = actions.reshape(len(actions), -1) if self.shape else actions
+        if self.is_box:
+            scale = np.where(self.scale == 0, 1, self.scale)  # low == high: the action is always 0
+            return ((flat.astype(self.scale.dtype) - self.middle) / scale).astype(np.float32)
+        start = np.asarray(self.start).ravel() if self.shape else self.start
+        return flat - start if np.any(self.start) else flat
+
+    def _parts_inverse(self, actions: Array) -> Array:
+        columns, begin = [], 0
+        for part in self.parts:
+            size = spaces.action_size(part.space)
+            own = actions[:, begin : begin + size]
+            own = part.inverse(own[:, 0] if not part.shape else own.reshape(len(own), *part.shape))
+            columns.append(own.reshape(len(own), size).astype(np.float32))
             begin += size
         return np.concatenate(columns, -1)
 

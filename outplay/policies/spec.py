@@ -29,6 +29,7 @@ class PolicySpec:
     clip_actions: bool = False
     policy_class: type[Policy] = Policy
     with_masks: bool = False  # whether the environment has action masks
+    preprocessor: Any = None  # a fitted preprocessor: see outplay.preprocessors
     options: Any = None  # of the policy class, as its `options_from` makes them: QOptions for QPolicy
 
     def make(self) -> Policy:

@@ -105,7 +105,7 @@ def check_features(who: str, features: Any, rows: int, number: int | None = None
     """Raise ConfigError unless features have the shape (rows, number)."""
     if not isinstance(features, Tensor):
         raise wrong(who, f"must return a tensor of features (batch, number), not {type(features).__name__}")
-    is_shape = features.dim() == 2 and len(features) == rows and number in (None, features.shape[1])
+    is_shape = features.dim() == 2 and features.shape[0] == rows and number in (None, features.shape[1])
     if not is_shape or not features.is_floating_point() or not features.shape[1]:
         needed = "number" if number is None else number
         raise wrong(

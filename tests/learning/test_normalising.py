@@ -21,8 +21,11 @@ SMALL = {
     "num_envs": 4, "num_env_groups": 2, "num_workers": 0, "train_batch_size": 80, "normalize_observations": True,
     "model": {"fcnet_hiddens": [8]},
 }  # fmt: skip
-SETTINGS: dict[str, dict[str, Any]] = {"DQN": {"learning_starts": 40, "sgd_minibatch_size": 16}}
-ALGORITHMS = {find_algorithm(name): SETTINGS.get(name, {}) for name in algorithms.shipped}
+OFF_POLICY: dict[str, Any] = {"learning_starts": 40, "sgd_minibatch_size": 16, "buffer_size": 2_000}
+CONTINUOUS = {**OFF_POLICY, "env_config": {"continuous": True}}
+SETTINGS = {"DQN": OFF_POLICY, "SAC": OFF_POLICY, "TD3": CONTINUOUS, "DDPG": CONTINUOUS}
+COLLECTING = [name for name in algorithms.shipped if find_algorithm(name).Learner.collects]
+ALGORITHMS = {find_algorithm(name): SETTINGS.get(name, {}) for name in COLLECTING}
 
 
 class Far(probes.Walk):
@@ -65,7 +68,8 @@ def first_batch(trainer: Algorithm, monkeypatch: pytest.MonkeyPatch) -> tuple[Ba
 def test_the_first_iteration_acts_and_learns_with_a_normaliser_that_fits(
     algorithm: type[Algorithm], env: type[gymnasium.Env[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = {**SMALL, **ALGORITHMS[algorithm], "env_config": {"length": 10}}  # a batch sees whole episodes
+    own = ALGORITHMS[algorithm]
+    config = {**SMALL, **own, "env_config": {**own.get("env_config", {}), "length": 10}}  # a batch sees whole episodes
     with algorithm(env=env, config=config) as trainer:
         batch, inputs, said = first_batch(trainer, monkeypatch)
         axes = 0 if env is Far else None

@@ -11,18 +11,19 @@ from outplay.groups import OptimizerConfig
 from outplay.learning.optimizers import Optimizer, ParameterGroup
 
 
-def group(parameter: torch.Tensor, flat: torch.Tensor, **config: Any) -> ParameterGroup:
-    return ParameterGroup("all", [parameter], flat.detach(), OptimizerConfig(**config))
+def group(parameter: torch.Tensor, flat: torch.Tensor, is_fused: bool = False, **config: Any) -> ParameterGroup:
+    return ParameterGroup("all", [parameter], flat.detach(), OptimizerConfig(**config), is_fused=is_fused)
 
 
 @pytest.mark.parametrize(
     ("config", "theirs"),
     [
         ({"type": "adam"}, lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-5)),
+        ({"type": "adam", "is_fused": True}, lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-5)),
         ({"type": "rmsprop"}, lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.99, eps=1e-5)),
         ({"type": "sgd", "momentum": 0.9}, lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)),
     ],
-    ids=["adam", "rmsprop", "sgd"],
+    ids=["adam", "fused adam", "rmsprop", "sgd"],
 )
 def test_steps_are_those_of_torch(config: dict[str, Any], theirs: Any) -> None:
     flat = torch.randn(10, generator=torch.Generator().manual_seed(0))
@@ -57,6 +58,19 @@ def actor_and_critic(kind: str, critic_kind: str | None = None, **more: Any) -> 
     if critic_kind is not None:
         second = ParameterGroup("critic", second.parameters, second.flat, OptimizerConfig(type=critic_kind))
     return actor, critic, Optimizer([first, second])
+
+
+def test_fused_groups_have_their_own_learning_rate_and_only_adam_is_fused() -> None:
+    for kind in ("adam", "sgd"):
+        flats = [torch.ones(2), torch.ones(2)]
+        parameters = [flat.view(2).requires_grad_() for flat in flats]
+        groups = [
+            ParameterGroup(f"{i}", [parameters[i]], flats[i].detach(), OptimizerConfig(type=kind), i + 1.0, True)
+            for i in range(2)
+        ]
+        Optimizer(groups).step(sum(parameters).sum(), lr=0.1)
+        moved = [1 - float(parameter[0].detach()) for parameter in parameters]
+        assert moved == pytest.approx([0.1, 0.2], rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["adam", "rmsprop", "sgd"])

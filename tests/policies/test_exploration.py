@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outplay import A2C, DQN, PG, PPO, ConfigError
+from outplay import A2C, DQN, PG, PPO, PQN, ConfigError
 from tests import probes
 from tests.cli.common import Outcome
 from tests.cli.conftest import cli  # noqa: F401 - a fixture
@@ -61,22 +61,23 @@ def test_dqn_learns_with_it(exploration: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "exploration", "message"),
     [
-        (PPO, "EpsilonGreedy", "EpsilonGreedy is for algorithms with Q-values: DQN; {} supports StochasticSampling"),
+        (PPO, "EpsilonGreedy", "EpsilonGreedy is for algorithms with Q-values: DQN and PQN; {} supports Stoch"),
         (A2C, "Random", "Random is for algorithms that learn from the actions of any policy"),
         (
             PG,
             "GaussianNoise",
-            "GaussianNoise needs an algorithm with deterministic continuous actions, .* have; PG supports Stoch",
+            "GaussianNoise is for algorithms with deterministic continuous actions: TD3 and DDPG; PG supports Stoch",
         ),
         (DQN, "StochasticSampling", "; DQN supports EpsilonGreedy, SoftQ, ParameterNoise and Random$"),
         (
             DQN,
             "OrnsteinUhlenbeckNoise",
-            "Noise needs an algorithm with deterministic continuous actions, .*; DQN supports",
+            "Noise is for algorithms with deterministic continuous actions: TD3 and DDPG; DQN supports",
         ),
-        (PPO, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; {} supports StochasticSampling"),
-        (A2C, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; {} supports StochasticSampling"),
-        (PG, "ParameterNoise", "ParameterNoise is for algorithms with Q-values: DQN; {} supports StochasticSampling"),
+        (PPO, "ParameterNoise", "ParameterNoise is for DQN; {} supports StochasticSampling"),
+        (A2C, "ParameterNoise", "ParameterNoise is for DQN; {} supports StochasticSampling"),
+        (PG, "ParameterNoise", "ParameterNoise is for DQN; {} supports StochasticSampling"),
+        (PQN, "ParameterNoise", "ParameterNoise is for DQN; {} supports EpsilonGreedy, SoftQ and Random$"),
         (DQN, "EpsilonGredy", "EpsilonGreedy"),
     ],
 )

@@ -96,6 +96,8 @@ FEW: dict[str, Any] = {
     "gaussian, shared": (Policy, spaces.Box(-1, 1, (2,)), {"vf_share_layers": True, "use_bias": False}, {}),
     "normalised": (Policy, spaces.MultiBinary(3), {"fcnet_activation": "linear"}, {"normalize_observations": True}),
     "no hidden layer": (Policy, spaces.Discrete(3), {"fcnet_hiddens": []}, {}),
+    "LayerNorm": (Policy, spaces.Discrete(3), {"layer_norm": True, "fcnet_hiddens": [33, 7]}, {}),
+    "LayerNorm without bias": (QPolicy, spaces.Discrete(3), {"layer_norm": True, "use_bias": False}, {}),
     "dueling": (QPolicy, spaces.Discrete(3), {}, {}),
     "not dueling": (QPolicy, spaces.Discrete(3), {}, {"options": QOptions(dueling=False)}),
 }

@@ -1,0 +1,204 @@
+"""Off-policy actor-critic learning from a replay buffer: what SAC, TD3 and DDPG share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import torch
+from gymnasium import spaces
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from outplay.config import AlgorithmConfig
+from outplay.cudagraphs import Scalar
+from outplay.groups import ExplorationConfig
+from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
+from outplay.learning.optimizers import ParameterGroup
+from outplay.policies.box import Actor
+from outplay.policies.critics import CriticOptions, Critics
+from outplay.settings import LARGEST, Decay, Few, Fraction, Lanes, NotNegative, Positive, with_default
+from outplay.streams import seed_for, stream
+
+# From the critics' values (N, B, …) at the next observations to the value that is bootstrapped from, (B,).
+NextValue = Callable[[Tensor], Tensor]
+
+
+class ActorExplorationConfig(ExplorationConfig):
+    """Exploration by actors: random actions first."""
+
+    type: Literal["StochasticSampling", "GaussianNoise", "OrnsteinUhlenbeckNoise", "Random"] = "StochasticSampling"  # type: ignore[assignment]
+    random_timesteps: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        1_000, description="Environment steps at the start of training with uniformly random actions."
+    )
+
+    def values(self, timesteps: int) -> dict[str, float]:
+        """The exploration values of the policy at a step."""
+        return {"random_actions": float(self.type == "Random" or timesteps < self.random_timesteps)}
+
+
+class ReplayActorCriticConfig(ReplayConfig):
+    """Settings that SAC, TD3 and DDPG share."""
+
+    num_envs: Lanes = with_default(AlgorithmConfig, "num_envs", 4)
+    train_batch_size: Positive = with_default(AlgorithmConfig, "train_batch_size", 64)
+    sgd_minibatch_size: Positive = with_default(ReplayConfig, "sgd_minibatch_size", 256)
+    training_intensity: NotNegative = with_default(ReplayConfig, "training_intensity", 1.0)
+    buffer_size: Positive = with_default(ReplayConfig, "buffer_size", 1_000_000)
+    target_network_update_freq: Positive = with_default(ReplayConfig, "target_network_update_freq", 1)
+    tau: Fraction = with_default(ReplayConfig, "tau", 0.005)
+    use_target_network: bool = Field(
+        True,
+        description="Bootstrap from target critics. false needs critic_norm: batch, and is CrossQ (Bhatt et al. 2024).",
+    )
+    num_critics: Few = Field(2, description="Critics in the ensemble. Targets are the minimum of their values.")
+    critic_hiddens: list[Positive] | None = Field(
+        None, description="Sizes of the critics' hidden layers; default: those of the policy (model.fcnet_hiddens)."
+    )
+    critic_norm: Literal["layer", "batch"] | None = Field(
+        None,
+        description="Normalisation in the critics after each hidden layer: LayerNorm; or batch normalisation, which "
+        "needs use_target_network: false.",
+    )
+    critic_dropout: Decay = Field(
+        0.0, description="Dropout probability of the critics' hidden units; 0.01 with critic_norm: layer is DroQ."
+    )
+    critic_lr_scale: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Learning rate of the critics as a multiple of lr."
+    )
+    policy_delay: Positive = Field(1, description="Updates of the critics per update of the policy.")
+
+    @model_validator(mode="after")
+    def _check_target(self) -> Self:
+        if self.use_target_network == (self.critic_norm == "batch"):
+            raise ValueError(
+                "use_target_network: false and critic_norm: batch need each other (CrossQ); with target networks, use "
+                "critic_norm: layer or none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        name = type(self).__name__.removesuffix("Config")
+        if not self.model.use_bias:
+            raise ValueError(f"model.use_bias: the critics of {name} have biases; leave it true")
+        if self.burn_in_len != ReplayConfig.model_fields["burn_in_len"].default:
+            raise ValueError(f"burn_in_len: {name} has no recurrent networks; leave it out")
+        if self.model.vf_share_layers is not None:
+            raise ValueError(f"model.vf_share_layers: {name} has no value network; leave it out")
+        return self
+
+
+C = TypeVar("C", bound=ReplayActorCriticConfig)
+
+
+class ReplayActorCriticLearner(ReplayLearner[C]):
+    """Trains critics by TD learning, and the policy by the critics. A subclass implements `bootstrap` and `actor_step`.
+
+    `batch.noise` (2, B, n) is standard normal: [0] for actions at the next observations, [1] at the observations.
+    """
+
+    network: Actor
+
+    def make_networks(self) -> None:
+        config, space = self.config, self.policy.action_space
+        self.is_discrete = isinstance(space, spaces.Discrete)
+        actions = self.distribution.num_params if self.is_discrete else 0
+        options = CriticOptions(config.num_critics, config.critic_hiddens, config.critic_norm, config.critic_dropout)
+        generator = torch.Generator().manual_seed(seed_for(config.seed, "critics"))
+        self._num_inputs = 0 if self.is_discrete else self.distribution.shape[0]
+        leaves, model = self.policy.seen, self.policy.spec.model
+        self.critics = Critics(leaves, model, options, self._num_inputs, actions or 1, generator)
+        self.critics_flat = self.add_network("critics", self.critics)
+        self.critics.eval()
+        if config.use_target_network:
+            self.target = self.add_target("target", self.critics, self.critics_flat)
+
+    def parameter_groups(self) -> Sequence[ParameterGroup]:
+        settings, scale = self.config.optimizer, self.config.critic_lr_scale
+        return [
+            ParameterGroup("actor", self.policy.parameters, self.policy.flat, settings, is_fused=True),
+            ParameterGroup("critics", list(self.critics.parameters()), self.critics_flat, settings, scale, True),
+        ]
+
+    def exploration(self) -> dict[str, float]:
+        settings = self.config.exploration_config
+        assert isinstance(settings, ActorExplorationConfig)
+        return settings.values(self.timesteps)
+
+    # One update.
+
+    @abstractmethod
+    def bootstrap(self, batch: TransitionBatch) -> tuple[Tensor | None, NextValue]:
+        """(actions at the next observations, None for discrete actions; the function of the critics' values there)."""
+
+    @abstractmethod
+    def actor_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
+        """One update of the policy: (gradient norm, metrics)."""
+
+    def step(self, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
+        batch = self._with_noise(batch)
+        norm, metrics = self._run(self.critic_step, batch, lr)
+        if self.updates % self.config.policy_delay == 0:
+            actor_norm, of_actor = self._run(self.actor_step, batch, lr)
+            metrics |= {**of_actor, "actor_grad_norm": actor_norm}
+        return norm, metrics
+
+    def _run(self, step: Any, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """A step, as a CUDA graph where that is possible."""
+        if self.captures and not self.config.critic_dropout:
+            return self.captured(step, batch, lr)
+        result: tuple[Tensor, dict[str, Tensor]] = step(batch, lr)
+        return result
+
+    def _with_noise(self, batch: TransitionBatch) -> TransitionBatch:
+        """The minibatch with the random numbers of this update, which depend on its number only."""
+        if self.config.critic_dropout:
+            generator = torch.Generator(self.device).manual_seed(seed_for(self.config.seed, "dropout", self.updates))
+            share = None if self.communicator is None else self.communicator.share
+            part = None if share is None else (share.begin, share.end, share.total)
+            for network in (self.critics, *((self.target.network,) if self.config.use_target_network else ())):
+                network.set_dropout(generator, part)
+        if self.is_discrete:
+            return batch
+        rng = stream(self.config.seed, "actions of an update", self.updates)
+        rows = self.part_of(len(batch))  # with several learners, the numbers are drawn for all their parts
+        noise = rng.standard_normal((2, rows.total, self._num_inputs), "float32")
+        return replace(batch, noise=self.tensor(noise[:, rows.rows]))
+
+    def critic_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
+        """One update of the critics towards r + γ' V(s')."""
+        values, following = self._values(batch)
+        goal = batch.rewards + batch.discounts * following
+        errors = goal - values  # (N, B)
+        loss = (batch.weights * errors.square()).mean(-1).sum()
+        norm = self.optimizer.step(loss, lr, self.config.grad_clip, only=["critics"])
+        metrics = {"critic_loss": loss.detach(), "q_mean": values.detach().mean()}
+        return norm, {**metrics, "errors": errors.detach().abs().mean(0)}
+
+    def _values(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
+        """(the critics' values of the actions taken (N, B), the value to bootstrap from (B,))."""
+        actions = None if self.is_discrete else batch.actions
+        if self.config.use_target_network:
+            with torch.no_grad():
+                next_actions, next_value = self.bootstrap(batch)
+                following = next_value(self.target.network(batch.next_observations, next_actions))
+            return self._taken(self.critics(batch.observations, actions), batch), following
+        # CrossQ: one forward pass, so that the moments of batch normalisation are those of both distributions.
+        with torch.no_grad():
+            next_actions, next_value = self.bootstrap(batch)
+        pairs = zip(batch.observations, batch.next_observations, strict=True)
+        both = None if actions is None or next_actions is None else torch.cat([actions, next_actions])
+        self.critics.train()
+        present, after = self.critics(tuple(torch.cat(pair) for pair in pairs), both).chunk(2, 1)
+        self.critics.eval()
+        return self._taken(present, batch), next_value(after.detach())
+
+    def _taken(self, values: Tensor, batch: TransitionBatch) -> Tensor:
+        """The values of the actions taken: (N, B, 1 or A) to (N, B)."""
+        if not self.is_discrete:
+            return values.squeeze(-1)
+        index = batch.actions.expand(len(values), -1)[..., None]
+        return values.gather(-1, index).squeeze(-1)

@@ -1,0 +1,187 @@
+"""Policies of off-policy actor-critic algorithms: actions in [−1, 1], which are mapped to the bounds of a Box."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from outplay.errors import ConfigError, EnvError
+from outplay.policies.actor_critic import ActorCritic
+from outplay.policies.distributions import ActingDistribution, distribution_for
+from outplay.policies.fused import ACTIVATIONS, mlp
+from outplay.policies.policy import Policy
+from outplay.policies.recurrent import Memory
+from outplay.policies.spec import PolicySpec
+from outplay.policies.squashed import Deterministic, SquashedGaussian
+from outplay.spaces import in_one_line
+
+Array = np.ndarray
+
+NOISE = "noise"  # in the state of a policy: the Ornstein-Uhlenbeck process
+
+
+class Actor(ActorCritic):
+    """The policy network: larger than that of on-policy algorithms, which learn from each step only once."""
+
+    default_hiddens: ClassVar[list[int]] = [256, 256]
+    default_activation: ClassVar[str] = "relu"
+
+    is_fused = True  # whether the layers are one function of torch.autograd, which cannot be exported
+
+    def policy(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
+        layers = [*list(self.hidden)[::2], self.policy_head]
+        is_plain = self.core is None and all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
+        is_plain = is_plain and self.log_std is None
+        if (
+            not self.is_fused
+            or self.is_frozen
+            or self.has_images
+            or self._activation not in ACTIVATIONS
+            or not is_plain
+        ):
+            return super().policy(observations, memory)
+        x = self.encoder(observations, self.normalisers(), torch.float32)
+        parts = [(layer.weight.T[None], layer.bias[None, None]) for layer in layers if isinstance(layer, nn.Linear)]
+        return mlp(x, parts, self._activation, self.dtype)[0]
+
+
+class SoftPolicy(Policy):
+    """The policy of SAC: a squashed normal distribution for a Box, a categorical one for Discrete actions.
+
+    While exploring, actions are uniformly random if "random_actions" of the exploration values is 1.
+    """
+
+    name: ClassVar[str] = "SAC"
+    takes_discrete: ClassVar[bool] = True
+    samples_distribution = False  # some actions are random
+
+    def __init__(self, spec: PolicySpec) -> None:
+        check_space(spec, self.name, self.takes_discrete)
+        super().__init__(spec)
+        self.exploration = {"random_actions": 0.0}
+
+    def _make_distribution(self) -> ActingDistribution:
+        space = self.action_space
+        return SquashedGaussian(math.prod(space.shape or ())) if is_box(space) else distribution_for(space)
+
+    def _make_network(self, generator: torch.Generator) -> ActorCritic:
+        sizes = self.distribution.num_params, self.distribution.num_constant
+        return Actor(self.seen, *sizes, self.spec.model, False, generator, self._previous.size)
+
+    def _act_at_random(self) -> None:
+        self.exploration = {**self.exploration, "random_actions": 1.0}
+
+    def _choose(self, params: Array, mask: Array | None, explore: bool, rng: np.random.Generator) -> Array:
+        if explore and self.exploration["random_actions"]:
+            if is_box(self.action_space):
+                return rng.uniform(-1, 1, (len(params), *self.distribution.shape)).astype(np.float32)
+            return self.distribution.sample(np.where(params > -1e29, np.float32(0), params), rng)
+        return super()._choose(params, mask, explore, rng)
+
+
+class ConservativePolicy(SoftPolicy):
+    """The policy of CQL: that of SAC, without random actions."""
+
+    name = "CQL"
+
+
+class GaussianPolicy(SoftPolicy):
+    """The policy of IQL: a normal distribution that is clipped to the Box, a categorical one for Discrete actions."""
+
+    name = "IQL"
+
+    def _make_distribution(self) -> ActingDistribution:
+        return distribution_for(self.action_space)
+
+
+@dataclass(frozen=True)
+class NoiseOptions:
+    """The Ornstein-Uhlenbeck process; None: the noise is Gaussian."""
+
+    theta: float
+    sigma: float
+
+
+class DeterministicPolicy(SoftPolicy):
+    """The policy of TD3 and DDPG: one action per observation. While exploring, noise is added to it.
+
+    The standard deviation of Gaussian noise comes with the Weights as "stddev". With `NoiseOptions`, the noise is an
+    Ornstein-Uhlenbeck process, which is part of the policy's state and starts at 0 in each episode; "stddev" is a
+    factor on it.
+    """
+
+    name = "TD3"
+    takes_discrete = False
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        self.process: NoiseOptions | None = spec.options
+        self.exploration = {"random_actions": 0.0, "stddev": 0.0}
+
+    @staticmethod
+    def options_from(config: Any) -> NoiseOptions | None:
+        exploration = config.exploration_config
+        if exploration.type != "OrnsteinUhlenbeckNoise":
+            return None
+        return NoiseOptions(exploration.ou_theta, exploration.ou_sigma)
+
+    def _make_distribution(self) -> ActingDistribution:
+        return Deterministic(math.prod(self.action_space.shape or ()))
+
+    def initial_state(self, lanes: int) -> dict[str, Array]:
+        state = super().initial_state(lanes)
+        return (
+            state if self.process is None else {**state, NOISE: np.zeros((lanes, *self.distribution.shape), np.float32)}
+        )
+
+    def act(
+        self,
+        observations: tuple[Array, ...],
+        state: dict[str, Array],
+        mask: Array | None,
+        explore: bool,
+        rng: np.random.Generator,
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        actions, state, extras = super().act(observations, state, mask, explore, rng)
+        if not explore or self.exploration["random_actions"]:
+            return actions, state, extras
+        noise = rng.standard_normal(actions.shape, np.float32)
+        if self.process is not None:
+            before = state[NOISE]
+            noise = before - self.process.theta * before + self.process.sigma * noise
+            state = {**state, NOISE: noise}
+        return (actions + self.exploration["stddev"] * noise).clip(-1, 1).astype(np.float32), state, extras
+
+
+def is_box(space: gymnasium.Space[Any]) -> bool:
+    return isinstance(space, gymnasium.spaces.Box)
+
+
+def check_space(spec: PolicySpec, algorithm: str, takes_discrete: bool) -> None:
+    """Raise EnvError or ConfigError if an actor-critic algorithm with a replay buffer cannot use these actions."""
+    space = spec.action_space
+    if not is_box(space) and not (takes_discrete and isinstance(space, gymnasium.spaces.Discrete)):
+        discrete = " or Discrete" if takes_discrete else ""
+        other = "PPO takes any" if takes_discrete else "SAC takes Discrete actions, too, and PPO any"
+        raise EnvError(f"{algorithm} needs a Box{discrete} action space, and this one is {in_one_line(space)}; {other}")
+    if isinstance(space, gymnasium.spaces.Box):
+        if not (space.is_bounded() and np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise EnvError(
+                f"{algorithm} needs finite bounds of the actions, and this space is {in_one_line(space)}; give the "
+                "environment an action space with bounds (gymnasium.wrappers.TransformAction), or use PPO"
+            )
+        if not spec.normalize_actions:
+            raise ConfigError(
+                f"normalize_actions: the actions of {algorithm} are in [-1, 1] and are mapped to the space's bounds; "
+                "leave it true"
+            )
+    if spec.model.custom_action_dist is not None:
+        raise ConfigError(
+            f"model.custom_action_dist: {algorithm} has an action distribution of its own; PPO, A2C and PG take others"
+        )

@@ -1,0 +1,194 @@
+"""Critics of off-policy actor-critic algorithms: an ensemble of Q-networks, computed together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from outplay.errors import ConfigError
+from outplay.groups import ModelConfig
+from outplay.memory import check_parameters
+from outplay.policies.fused import ACTIVATIONS, mlp
+from outplay.policies.network import Network, initialize
+from outplay.spaces import Leaf
+
+_MOMENTUM = 0.01  # of the running moments of batch normalisation (Bhatt et al. 2024)
+_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class CriticOptions:
+    """`norm`: after each hidden layer. `dropout`: probability that a hidden unit is dropped while training."""
+
+    number: int = 2
+    hiddens: list[int] | None = None  # default: those of the policy
+    norm: Literal["layer", "batch"] | None = None
+    dropout: float = 0.0
+
+
+class EnsembleLinear(nn.Module):
+    """N linear layers, (N, B, inputs) to (N, B, outputs), in one matrix multiplication."""
+
+    def __init__(self, number: int, num_inputs: int, num_outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(number, num_inputs, num_outputs))
+        self.bias = nn.Parameter(torch.zeros(number, 1, num_outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+    @torch.no_grad()
+    def initialize(self, initializer: str, generator: torch.Generator, gain: float) -> None:
+        for weight in self.weight:
+            layer = nn.Linear(*weight.shape)
+            initialize(layer, initializer, generator, gain)
+            weight.copy_(layer.weight.T)
+        self.bias.zero_()
+
+
+class LayerNorm(nn.Module):
+    def __init__(self, number: int, size: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(number, 1, size))
+        self.shift = nn.Parameter(torch.zeros(number, 1, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.shift, nn.functional.layer_norm(x, x.shape[-1:], eps=_EPS), self.scale)
+
+
+class BatchNorm(nn.Module):
+    """Normalises by the moments of the minibatch while training, by running moments otherwise."""
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, number: int, size: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(number, 1, size))
+        self.shift = nn.Parameter(torch.zeros(number, 1, size))
+        self.register_buffer("mean", torch.zeros(number, 1, size))
+        self.register_buffer("variance", torch.ones(number, 1, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = self.mean, self.variance
+        if self.training:
+            variance, mean = torch.var_mean(x, 1, correction=0, keepdim=True)
+            with torch.no_grad():
+                self.mean.lerp_(mean, _MOMENTUM)
+                self.variance.lerp_(variance, _MOMENTUM)
+        return torch.addcmul(self.shift, (x - mean) * (variance + _EPS).rsqrt(), self.scale)
+
+
+class Dropout(nn.Module):
+    """Dropout with masks from a generator of the run, so that they are the same after a resume."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.keep = 1.0 - probability
+        self.generator: torch.Generator | None = None  # None: nothing is dropped
+        self.part: tuple[int, int, int] | None = None  # the rows are `begin` to `end` of `total`; None: all
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Dropout:
+        return Dropout(1.0 - self.keep)  # generators cannot be copied
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.generator is None:
+            return x
+        if self.part is None:
+            drawn = torch.rand(x.shape, generator=self.generator, device=x.device)
+        else:  # several learners: each has its rows of one mask
+            begin, end, total = self.part
+            shape = (*x.shape[:-2], total, x.shape[-1])
+            drawn = torch.rand(shape, generator=self.generator, device=x.device)[..., begin:end, :]
+        return x * (drawn < self.keep).to(x.dtype) / self.keep
+
+
+class Critics(Network):
+    """N Q-functions with one encoder: Q(s, a) of continuous actions, or Q(s, ·) of all discrete ones.
+
+    >>> critics = Critics(leaves, model, CriticOptions(), num_inputs=1, num_outputs=1, generator)
+    >>> critics(observations, actions).shape  # (N, B, num_outputs)
+    torch.Size([2, 256, 1])
+    """
+
+    default_hiddens: ClassVar[list[int]] = [256, 256]
+    default_activation: ClassVar[str] = "relu"
+
+    def __init__(
+        self,
+        leaves: tuple[Leaf, ...],
+        model: ModelConfig,
+        options: CriticOptions,
+        num_inputs: int,
+        num_outputs: int,
+        generator: torch.Generator,
+    ) -> None:
+        """`num_inputs`: numbers of a continuous action, which are inputs; 0: the outputs are one per action."""
+        self._options, self._num_inputs = options, num_inputs  # before super().__init__(), which makes the layers
+        if model.action_embeddings is not None:
+            raise ConfigError("model.action_embeddings: critics of actor-critic algorithms have none; use DQN or PPO")
+        if model.sparse_inputs:
+            raise ConfigError("model.sparse_inputs: critics of actor-critic algorithms cannot use it; leave it out")
+        hiddens = model.fcnet_hiddens if options.hiddens is None else options.hiddens
+        if hiddens is None and model.custom_model is not None:
+            hiddens = self.default_hiddens
+        super().__init__(leaves, model.model_copy(update={"fcnet_hiddens": hiddens}), generator)
+        self._is_plain = options.norm is None and not options.dropout and self._activation in ACTIVATIONS
+        self.head_layer = EnsembleLinear(options.number, self.num_hidden, num_outputs)
+        for part in self.encoder.modules() if not self.is_custom else ():
+            initialize(part, model.initializer, generator, 2**0.5)
+        for layer in (*self.hidden, self.head_layer):
+            if isinstance(layer, EnsembleLinear):
+                layer.initialize(model.initializer, generator, 1.0 if layer is self.head_layer else 2**0.5)
+
+    def _make_hidden(self) -> nn.Sequential:
+        number, norm = self._options.number, self._options.norm
+        sizes = [self._sizes[0] + self._num_inputs, *self._sizes[1:]]
+        check_parameters(number * sum(a * b for a, b in pairwise(sizes)), "model.fcnet_hiddens")
+        layers: list[nn.Module] = [BatchNorm(number, sizes[0])] if norm == "batch" else []
+        for inputs, outputs in pairwise(sizes):
+            layers.append(EnsembleLinear(number, inputs, outputs))
+            if self._options.dropout:
+                layers.append(Dropout(self._options.dropout))
+            if norm is not None:
+                layers.append((LayerNorm if norm == "layer" else BatchNorm)(number, outputs))
+            layers.append(self._activation())
+        return nn.Sequential(*layers)
+
+    def forward(
+        self,
+        observations: tuple[Tensor, ...],
+        actions: Tensor | None = None,
+        trains: bool = True,
+        number: int | None = None,
+    ) -> Tensor:
+        """(N, B, num_outputs), or only the values of the first `number` critics.
+
+        With `trains` false, gradients flow to the actions, but not to the critics.
+        """
+        with torch.autocast(observations[0].device.type, torch.bfloat16, enabled=self.autocasts and self.has_images):
+            x = self.encoder(observations, self.normalisers(), self.dtype).float()
+        x = x if actions is None else torch.cat([x, actions], -1)
+        if self._is_plain:
+            parts = (part for part in (*self.hidden, self.head_layer) if isinstance(part, EnsembleLinear))
+            layers: list[tuple[Tensor, Tensor]] = [(part.weight, part.bias) for part in parts]
+            if number is not None:
+                layers = [(weight[:number], bias[:number]) for weight, bias in layers]
+            return mlp(x, layers, self._activation, self.dtype, trains)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.autocasts, cache_enabled=False):
+            x = self.hidden(x.expand(self._options.number, -1, -1))
+        outputs: Tensor = self.head_layer(x.float())
+        return outputs[:number]
+
+    def set_dropout(self, generator: torch.Generator | None, part: tuple[int, int, int] | None = None) -> None:
+        """Drop hidden units by masks of this generator; None: drop nothing.
+
+        `part`: minibatches are rows `begin` to `end` of `total`, and have these rows of the masks.
+        """
+        for layer in self.hidden:
+            if isinstance(layer, Dropout):
+                layer.generator, layer.part = generator, part
