@@ -78,6 +78,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "use_rms_prop": _row("optimizer.type: adam, rmsprop or sgd"),  # S
     # advantages, PPO, A2C
     "gae_lambda": _row("lambda"),  # S C T
+    "q_lambda": _row("lambda"),  # C
     "normalize_advantage": _row("normalize_advantages"),  # S
     "norm_adv": _row("normalize_advantages"),  # C
     "advantage_normalization": _row("normalize_advantages"),  # T
@@ -139,7 +140,6 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "replay_buffer_save_only_last_obs": _row("–: frames are always stored once"),  # T
     "replay_buffer_ignore_obs_next": _row("–: frames are always stored once"),  # T
     "alpha": _row("prioritized_replay_alpha"),  # T
-    "beta": _row("prioritized_replay_beta"),  # T
     "estimation_step": _row("n_step"),  # T
     "is_double": _row("double_q"),  # T
     "sigma0": _row("noisy_sigma"),  # R
@@ -147,6 +147,14 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "categorical_distribution_temperature": _row("–: DQN acts ε-greedily (exploration_config), or with noisy"),  # R
     "td_error_loss_fn": _row(_LOSS),  # R
     "clip_loss_grad": _row(_LOSS),  # T
+    # IMPALA, APPO
+    "broadcast_interval": _row("weights_interval: updates between two versions of the Weights"),  # R
+    "learner_queue_size": _row("most_updates_behind: batches that wait before workers pause"),  # R
+    "num_aggregation_workers": _row("–: the main process joins Fragments"),  # R
+    "vtrace": _row("–: V-trace is always on; its ratios are 1 for steps of the present policy"),  # R
+    "vtrace_drop_last_ts": _row("–: the last step of a Fragment bootstraps from the observation after it"),  # R
+    "replay_proportion": _row("–: each Fragment is learned from once"),  # R
+    "opt_type": _row("optimizer.type: adam, rmsprop or sgd"),  # R
     # the network
     "policy": _row("–: the network follows from the spaces; model holds its settings"),  # S
     "policy_kwargs": _row("model: net_arch is model.fcnet_hiddens, activation_fn is model.fcnet_activation"),  # S
@@ -186,7 +194,6 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "num_env_runners": _row("num_workers"),  # R
     "vec_env_cls": _row("num_workers: 0 steps environments in the main process"),  # S
     "vec_env": _row("num_workers: 0 steps environments in the main process"),  # S
-    "num_learners": _row("–: there is one learner, on a CPU or on one GPU (num_gpus)"),  # R
     "num_cpus_per_worker": _row("–: a worker uses one core"),  # R
     "num_cpus_per_env_runner": _row("–: a worker uses one core"),  # R
     "n_steps": _row("n_step", _STEPS_PER_ENV),  # S
@@ -238,7 +245,6 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     # machine
     "device": _row(_GPU),  # S T
     "cuda": _row(_GPU),  # C
-    "num_gpus_per_learner": _row(_GPU),  # R
     "num_gpus_per_worker": _row("act_on_gpu: in the main process"),  # R
     "num_gpus_per_env_runner": _row("act_on_gpu: in the main process"),  # R
     "num_threads": _row("learner_threads"),  # S

@@ -23,7 +23,7 @@ LIBRARIES = {
     "exploration_initial_eps exploration_final_eps total_timesteps n_envs net_arch activation_fn "
     "rollout_buffer_class rollout_buffer_kwargs log_interval progress_bar reset_num_timesteps tb_log_name callback",
     "RLlib": "num_rollout_workers num_env_runners num_envs_per_env_runner num_epochs minibatch_size "
-    "train_batch_size_per_learner shuffle_batch_per_epoch use_kl_loss num_gpus_per_learner num_learners horizon "
+    "train_batch_size_per_learner shuffle_batch_per_epoch use_kl_loss horizon "
     "observation_filter epsilon num_steps_sampled_before_learning_starts replay_buffer_config adam_epsilon sigma0 "
     "hiddens td_error_loss_fn store_buffer_in_checkpoints evaluation_num_env_runners grad_clip_by model_config "
     "metrics_num_episodes_for_smoothing checkpoint_frequency num_to_keep evaluation_config use_lstm "
@@ -96,8 +96,8 @@ def test_every_message_names_our_setting_in_one_sentence(algorithm: str) -> None
         ("PPO", "exp_name", "it is 'name', a setting of the experiment: beside config in a file, or --set name=… on"),
         ("DQN", "intrinsic_reward", "unknown setting 'intrinsic_reward': it is a setting of A2C and PPO, not of DQN"),
         ("PG", "intrinsic_reward", "unknown setting 'intrinsic_reward': it is a setting of A2C and PPO, not of PG"),
-        ("DQN", "clip_param", "unknown setting 'clip_param': it is a setting of PPO, not of DQN"),
-        ("PPO", "exploration_config.final_epsilon", "it is a setting of DQN, not of PPO"),
+        ("DQN", "clip_param", "unknown setting 'clip_param': it is a setting of PPO and APPO, not of DQN"),
+        ("PPO", "exploration_config.final_epsilon", "it is a setting of DQN and PQN, not of PPO"),
         (
             "DQN",
             "exploration_config.warmup_timesteps",

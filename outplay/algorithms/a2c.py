@@ -8,13 +8,16 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
 from outplay.config import AlgorithmConfig
 from outplay.fragments import Batch
 from outplay.groups import OptimizerConfig
+from outplay.learning.learner import mean_metrics
 from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, explained_variance
 from outplay.learning.optimizers import ParameterGroup, check_norm
+from outplay.learning.rows import Rows
 from outplay.policies import masked
 from outplay.settings import Lanes, NotNegative, Positive, with_default
 
@@ -67,6 +70,21 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
         lr = self.lr(timesteps)
         entropy_coeff = config.entropy_coeff_at(timesteps)
 
+        with self.part(rows) as part:
+            measured = self.weighted(self._step(part, lr, entropy_coeff))
+        means = mean_metrics(self.summed([measured]))
+        self.train_intrinsic(rows, iteration, lr)
+        check_norm(means["grad_norm"], lr)
+        return {
+            **intrinsic,
+            **means,
+            "explained_variance": explained_variance(batch.rows(estimates.values), batch.rows(estimates.targets)),
+            "lr": lr,
+            "entropy_coeff": entropy_coeff,
+        }
+
+    def _step(self, rows: Rows, lr: float, entropy_coeff: float) -> dict[str, Tensor]:
+        config = self.config
         advantages = rows.advantages if config.normalize_advantages else rows.advantages / self.actor_critic.value_scale
         params, values = self.actor_critic.both(rows.observations, rows.memory)
         params = masked(params, rows.mask)
@@ -75,18 +93,12 @@ class A2CLearner(OnPolicyLearner[A2CConfig]):
         entropy = self.distribution.entropy(params).mean()
         loss = policy_loss + config.vf_loss_coeff * value_loss - entropy_coeff * entropy
         norm = self.optimizer.step(loss, lr, config.grad_clip, self.policy_groups)
-        self.train_intrinsic(rows, iteration, lr)
-        check_norm(float(norm), lr)
         return {
-            **intrinsic,
-            "total_loss": float(loss.detach()),
-            "policy_loss": float(policy_loss.detach()),
-            "vf_loss": float(value_loss.detach()),
-            "entropy": float(entropy.detach()),
-            "grad_norm": float(norm),
-            "explained_variance": explained_variance(batch.rows(estimates.values), batch.rows(estimates.targets)),
-            "lr": lr,
-            "entropy_coeff": entropy_coeff,
+            "total_loss": loss.detach(),
+            "policy_loss": policy_loss.detach(),
+            "vf_loss": value_loss.detach(),
+            "entropy": entropy.detach(),
+            "grad_norm": norm,
         }
 
 

@@ -5,54 +5,39 @@ Double, dueling, n-step, prioritized, distributional, noisy, Ape-X; R2D2 with a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
+from outplay.algorithms.exploration import QExplorationConfig
 from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Scalar
-from outplay.fragments import Fragment
-from outplay.groups import ExplorationConfig
 from outplay.learning import parameternoise, qlearning
 from outplay.learning.learner import JsonAndTensors
 from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, ReplayLearnerState, TransitionBatch
 from outplay.learning.parameternoise import AdaptiveNoise
 from outplay.learning.sequences import SequenceBatch
-from outplay.policies import Policy, QPolicy
+from outplay.policies import QPolicy
 from outplay.settings import (
     LARGEST,
-    Fraction,
     Lanes,
     NotNegative,
     Positive,
-    Schedule,
-    at,
     is_true,
     one_name_each,
     with_default,
 )
 from outplay.streams import stream
 
-_WITH_EPSILON = ("EpsilonGreedy", "ParameterNoise")
-# Settings of exploration that only some types have.
-_ONLY_FOR = {
-    "temperature": ("SoftQ",),
-    "temperature_schedule": ("SoftQ",),
-    "initial_stddev": ("ParameterNoise",),
-    "initial_epsilon": _WITH_EPSILON,
-    "final_epsilon": _WITH_EPSILON,
-    "epsilon_timesteps": _WITH_EPSILON,
-    "epsilon_schedule": _WITH_EPSILON,
-    "epsilon_spread": _WITH_EPSILON,
-}
 _APEX = {"initial_epsilon": 0.4, "final_epsilon": 0.4, "epsilon_spread": 7.0}  # Horgan et al. 2018
 
 
-class QExplorationConfig(ExplorationConfig):
+class DQNExplorationConfig(QExplorationConfig):
     """Exploration by Q-values. With `async`, the defaults are those of Ape-X: a constant ε of 0.4, a spread of 7."""
+
+    with_epsilon: ClassVar[tuple[str, ...]] = ("EpsilonGreedy", "ParameterNoise")
 
     type: Literal["EpsilonGreedy", "SoftQ", "ParameterNoise", "Random"] = Field(  # type: ignore[assignment]
         "EpsilonGreedy",
@@ -60,54 +45,15 @@ class QExplorationConfig(ExplorationConfig):
         "exp(Q/temperature). ParameterNoise: EpsilonGreedy with noise on the network's parameters. Random: all actions "
         "are random.",
     )
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(1.0, description="SoftQ: temperature.")
-    temperature_schedule: Schedule | None = Field(
-        None, description="SoftQ: temperature as [[step, value], …], linearly interpolated; replaces temperature."
-    )
     initial_stddev: Annotated[float, Field(ge=parameternoise.LEAST, le=parameternoise.MOST)] = Field(
         1.0,
         description="ParameterNoise: initial standard deviation σ of the noise; adapted so that the noise changes the "
         "policy as much as the present ε does.",
     )
-    initial_epsilon: Fraction = Field(1.0, description="Initial ε.")
-    final_epsilon: Fraction = Field(0.05, description="Final ε.")
-    epsilon_timesteps: Positive = Field(
-        10_000, description="Environment steps over which ε is annealed linearly from initial to final."
-    )
-    epsilon_schedule: Schedule | None = Field(
-        None,
-        description="ε as [[step, value], …], linearly interpolated; replaces initial_epsilon, final_epsilon and "
-        "epsilon_timesteps.",
-    )
-    epsilon_spread: NotNegative = Field(
-        0.0, description="Per-environment ε: environment i of N uses ε^(1 + spread · i/(N − 1)); 0: the same for all."
-    )
 
-    @model_validator(mode="after")
-    def _check_temperature(self) -> Self:
-        if self.temperature_schedule and min(value for _, value in self.temperature_schedule) <= 0:
-            raise ValueError("temperature_schedule: all temperatures must be greater than 0")
-        return self
-
-    @model_validator(mode="after")
-    def _check_type(self) -> Self:
-        for name, kinds in _ONLY_FOR.items():
-            if self.type not in kinds and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"exploration_config.{name} is for type {' or '.join(kinds)}, and the type is {self.type}; leave "
-                    f"{name} out (exploration_config={{type: {self.type}}} replaces the whole group), or set the type "
-                    f"to {kinds[0]}"
-                )
-        return self
-
-    def values(self, timesteps: int) -> dict[str, float]:
-        """The exploration values of the policy at a step."""
-        if self.type == "SoftQ":
-            return {"temperature": at(self.temperature_schedule, self.temperature, timesteps)}
-        if self.type == "Random":
-            return {"epsilon": 1.0}
-        points = [(0.0, self.initial_epsilon), (float(self.epsilon_timesteps), self.final_epsilon)]
-        return {"epsilon": at(self.epsilon_schedule or points, 0.0, timesteps)}
+    @classmethod
+    def only_for(cls) -> dict[str, tuple[str, ...]]:
+        return {**super().only_for(), "initial_stddev": ("ParameterNoise",)}
 
 
 class DQNConfig(ReplayConfig):
@@ -115,7 +61,10 @@ class DQNConfig(ReplayConfig):
 
     num_envs: Lanes = with_default(AlgorithmConfig, "num_envs", 8)
     train_batch_size: Positive = with_default(AlgorithmConfig, "train_batch_size", 256)
-    exploration_config: QExplorationConfig = Field(QExplorationConfig(), description="How to explore.")
+    exploration_config: DQNExplorationConfig = Field(DQNExplorationConfig(), description="How to explore.")
+    prioritized_replay: bool = Field(
+        False, description="Prioritized experience replay (Schaul et al. 2016); with async, true unless given."
+    )
     lr: NotNegative = with_default(AlgorithmConfig, "lr", 5e-4)
     grad_clip: Annotated[float, Field(gt=0)] | None = with_default(AlgorithmConfig, "grad_clip", 10.0)
     double_q: bool = Field(True, description="Double Q-learning (van Hasselt et al. 2016).")
@@ -138,7 +87,7 @@ class DQNConfig(ReplayConfig):
         if is_true(data.get("async", data.get("async_", False))):
             data = {"prioritized_replay": True, **data}
             given = data.get("exploration_config") or {}
-            if isinstance(given, dict) and given.get("type", "EpsilonGreedy") in _WITH_EPSILON:
+            if isinstance(given, dict) and given.get("type", "EpsilonGreedy") in DQNExplorationConfig.with_epsilon:
                 data["exploration_config"] = {**_APEX, **given}
         return data
 
@@ -166,10 +115,6 @@ class DQNLearner(ReplayLearner[DQNConfig]):
     State = DQNState
     supports_recurrence = True
 
-    def __init__(self, policy: Policy, config: DQNConfig, frame_stack: int = 1) -> None:
-        super().__init__(policy, config, frame_stack)
-        self.set_exploration()
-
     def make_networks(self) -> None:
         assert isinstance(self.policy, QPolicy)
         self.q_network = self.policy.q_network
@@ -178,9 +123,6 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         self.noise: AdaptiveNoise | None = None
         if exploration.type == "ParameterNoise":
             self.noise = AdaptiveNoise(self.q_network, self.policy.flat, exploration.initial_stddev)
-
-    def start_iteration(self) -> None:
-        self.set_exploration()  # loaded weights may carry the ε of another run
 
     def before_update(self) -> None:
         if self.config.noisy:
@@ -198,7 +140,7 @@ class DQNLearner(ReplayLearner[DQNConfig]):
 
     def _adapt(self, noise: AdaptiveNoise, batch: TransitionBatch | SequenceBatch) -> Tensor:
         rng = stream(self.config.seed, "parameter noise of an update", self.updates)
-        return noise.adapt(batch, self.policy.exploration["epsilon"], rng)
+        return noise.adapt(batch, self.policy.exploration["epsilon"], rng, self.mean_of_parts)
 
     def _step(self, batch: TransitionBatch | SequenceBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
         losses, errors, values = qlearning.losses(self.q_network, self.target.network, batch, self.config.double_q)
@@ -206,25 +148,17 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         norm = self.optimizer.step(loss, lr, self.config.grad_clip)
         return norm, {"loss": loss.detach(), "q_mean": values.mean(), "errors": errors}
 
-    def take(self, fragments: Sequence[Fragment], timesteps: int) -> None:
-        super().take(fragments, timesteps)
-        self.set_exploration()
-
-    def learn(self, updates: int) -> None:
-        super().learn(updates)
-        self.set_exploration()
-
     def metrics(self) -> dict[str, float]:
         metrics = {**self.policy.exploration, **super().metrics()}
         metrics.pop("noise_key", None)
         return metrics
 
-    def set_exploration(self) -> None:
-        """Set the policy's ε, or its temperature, to the value of its schedule at the current step; and its σ."""
+    def exploration(self) -> dict[str, float]:
+        """ε, or the temperature, at the current step; and σ of parameter noise."""
         values = self.config.exploration_config.values(self.timesteps)
         if self.noise is not None:
             values |= {"stddev": self.noise.stddev, "noise_key": float(self.timesteps)}
-        self.policy.exploration = {"epsilon": 0.0} if self.config.noisy else values
+        return {"epsilon": 0.0} if self.config.noisy else values
 
     def state_without_replay(self) -> JsonAndTensors:
         state, tensors = super().state_without_replay()

@@ -15,6 +15,7 @@ from outplay.fragments import Batch
 from outplay.learning import returns
 from outplay.learning.onpolicy import OnPolicyLearner
 from outplay.learning.optimizers import check_norm
+from outplay.learning.rows import TargetRows
 from outplay.policies import masked
 from outplay.settings import NotNegative, Positive, with_default
 
@@ -62,7 +63,8 @@ class PGLearner(OnPolicyLearner[PGConfig]):
     def update(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:  # noqa: ARG002
         gradients, metrics = self.gradients(batch)
         lr = self.lr(timesteps)
-        norm = self.optimizer.apply(gradients, lr, self.config.grad_clip)
+        with self.summing():
+            norm = self.optimizer.apply(gradients, lr, self.config.grad_clip)
         check_norm(float(norm), lr)
         return {**metrics, "grad_norm": float(norm), "lr": lr}
 
@@ -76,23 +78,29 @@ class PGLearner(OnPolicyLearner[PGConfig]):
             advantages = returns.standardized(advantages, batch.valid)
         weight = 1.0 if config.sum_gradients else 1.0 / batch.steps
         total = [torch.zeros_like(parameter) for parameter in self.policy.parameters]
-        losses, entropies = 0.0, 0.0
-        for part, lanes in batch.parts():  # one at a time: observations may be large
-            loss, entropy = self._sums(part, advantages[: len(part.rewards), lanes])
-            losses, entropies = losses + float(loss.detach()), entropies + float(entropy)
+        sums = []
+        for fragment, lanes in batch.parts():  # one at a time: observations may be large
+            with self.part(self._rows(fragment, advantages[: len(fragment.rewards), lanes]), is_sum=True) as part:
+                loss, entropy = self._sums(part)
+                found = self.weighted({"policy_loss": loss, "entropy": entropy})
+            sums.append({name: value.detach() for name, value in found.items()})
             gradients = torch.autograd.grad(
-                loss * weight, self.policy.parameters, allow_unused=True, materialize_grads=True
+                found["policy_loss"] * weight, self.policy.parameters, allow_unused=True, materialize_grads=True
             )
             for accumulated, gradient in zip(total, gradients, strict=True):
                 accumulated += gradient
-        return total, {"policy_loss": losses / batch.steps, "entropy": entropies / batch.steps}
+        sums = self.summed(sums)
+        return total, {name: sum(float(found[name]) for found in sums) / batch.steps for name in sums[0]}
 
-    def _sums(self, part: Batch, advantages: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Loss and entropy, summed over the steps of a part of the Batch."""
-        observations, mask, memory, take = self.inputs(part)
-        params = masked(self.actor_critic.policy(observations, memory), mask)
-        log_prob = self.distribution.log_prob(params, self.tensor(take(part.actions)))
-        loss = -(log_prob * self.tensor(take(advantages))).sum()
+    def _rows(self, fragment: Batch, advantages: np.ndarray) -> TargetRows:
+        observations, mask, memory, take = self.inputs(fragment)
+        actions, targets = self.tensor(take(fragment.actions)), self.tensor(take(advantages))
+        return TargetRows(observations, actions, targets, mask=mask, memory=memory)
+
+    def _sums(self, rows: TargetRows) -> tuple[Tensor, Tensor]:
+        """Loss and entropy, summed over the rows."""
+        params = masked(self.actor_critic.policy(rows.observations, rows.memory), rows.mask)
+        loss = -(self.distribution.log_prob(params, rows.actions) * rows.targets).sum()
         return loss, self.distribution.entropy(params.detach()).sum()
 
 

@@ -13,8 +13,9 @@ from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Scalar
 from outplay.fragments import Batch
 from outplay.learning.learner import JsonAndTensors, Segments, mean_metrics
-from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, OnPolicyState, Rows, explained_variance
+from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, OnPolicyState, explained_variance
 from outplay.learning.optimizers import check_norm
+from outplay.learning.rows import Rows
 from outplay.policies import Policy, masked
 from outplay.settings import Fraction, Lanes, NotNegative, Positive, is_true, with_default
 
@@ -102,9 +103,9 @@ class PPOLearner(OnPolicyLearner[PPOConfig]):
                 norm, metrics = self.step(minibatch, lr, entropy_coeff, measure=is_last)
                 norms.append(norm)
                 if is_last:
-                    measured.append(metrics)
+                    measured.append(self.weighted(metrics))
 
-        means = mean_metrics(measured)
+        means = mean_metrics(self.summed(measured))
         mean_norm = float(torch.stack(norms).mean())
         check_norm(mean_norm, lr)
         self._adapt_kl_coeff(means["kl"])

@@ -14,8 +14,6 @@ from outplay.engine.base import Ref
 from outplay.fragments import Fragment
 from outplay.policies import Weights
 
-_MAX_VERSIONS = 10_000  # of the Weights, whose number of updates is remembered for the policy lag
-
 
 class AsyncCollector(Collector):
     """Returns Fragments as they arrive. Each worker is asked for two ahead, so that it is never idle.
@@ -32,7 +30,6 @@ class AsyncCollector(Collector):
         super().__init__(*arguments)
         self.newest: Weights | None = None
         self._published_at = (0, 0)  # updates and timesteps of the newest Weights
-        self._updates: dict[int, int] = {}  # by version
         self._lags: list[int] = []
         self._stored: tuple[int, Ref] | None = None  # version and Ref of the Weights: put once, read by all workers
         self._requests: list[deque[Ref]] = [deque() for _ in range(self.num_workers)]
@@ -49,13 +46,11 @@ class AsyncCollector(Collector):
     def publish(self, weights: Weights, updates: int, timesteps: int) -> Weights:
         """Make these the newest Weights, taken after so many updates and timesteps."""
         self.newest, self._published_at = weights, (updates, timesteps)
-        self._updates[weights.version] = updates
-        self._updates.pop(weights.version - _MAX_VERSIONS, None)
         return weights
 
     def record_lag(self, fragments: Sequence[Fragment], updates: int) -> None:
         """Note the policy lag of Fragments: updates made since the Weights that acted were taken."""
-        self._lags += [updates - self._updates.get(fragment.version, 0) for fragment in fragments]
+        self._lags += [updates - fragment.updates for fragment in fragments]
 
     def lag_metrics(self) -> dict[str, float]:
         """Mean and maximum policy lag since the last call."""

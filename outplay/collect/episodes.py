@@ -14,6 +14,7 @@ from outplay.envs.group import LONGEST_EPISODE
 from outplay.envs.recorder import info_numbers
 from outplay.errors import EnvError
 from outplay.policies import Policy
+from outplay.spaces import Leaves
 
 Array = np.ndarray
 
@@ -39,6 +40,24 @@ class EpisodeResults:
     infos: list[list[float]] = field(default_factory=list)  # info_metrics of each episode, if there are any
 
 
+@dataclass(frozen=True)
+class Step:
+    """One step of all lanes of a vector, (E, …) each. `playing`: lanes whose episode had not ended before it."""
+
+    vector: int  # which of several vectors that take turns
+    is_first: bool  # of new episodes
+    before: Leaves  # observations
+    mask: Array | None
+    actions: Array  # before action scaling
+    extras: dict[str, Array]
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    after: Leaves  # observations
+    next_mask: Array | None
+    playing: Array
+
+
 @dataclass
 class EpisodeProgress:
     """What was played so far, updated after every step. Another thread may read it."""
@@ -48,6 +67,7 @@ class EpisodeProgress:
     steps: int = 0
     truncated: int = 0
     infos: list[list[float]] = field(default_factory=list)
+    on_step: Callable[[Step], None] | None = None  # called after every step, to record it
 
     def add(
         self, steps: int, returns: list[float], lengths: list[int], truncated: int, infos: list[list[float]]
@@ -85,7 +105,8 @@ def play_episodes(
     if watch is not None:
         watch(None, np.zeros(lanes))
     while playing.any() and (limits.total_steps is None or lengths.sum() < limits.total_steps):
-        actions, state, _ = policy.act(observations, state, vector.action_masks, explore, rng)
+        seen = None if progress is None or progress.on_step is None else _seen(observations, vector)
+        actions, state, extras = policy.act(observations, state, vector.action_masks, explore, rng)
         env_actions = policy.to_env(actions)
         vector.begin(env_actions, playing)
         yield
@@ -106,6 +127,11 @@ def play_episodes(
             for lane in np.flatnonzero(ended).tolist():
                 infos[lane] = info_numbers(vector, lane, info_metrics)
         if progress is not None:
+            if seen is not None and progress.on_step is not None:
+                cut = truncated | (ended & ~terminated)  # some by limits.episode_steps
+                after, is_first = _seen(observations, vector), int(lengths.max()) == 1
+                ends = np.array(rewards), np.array(terminated), cut  # a vector may write into the same arrays
+                progress.on_step(Step(id(vector), is_first, *seen, actions, extras, *ends, *after, stepped))
             read = [infos[lane] for lane in np.flatnonzero(ended).tolist()] if infos else []
             progress.add(int(stepped.sum()), returns[ended].tolist(), lengths[ended].tolist(), too_long, read)
         if playing.any() and lengths.max() >= LONGEST_EPISODE:
@@ -115,3 +141,9 @@ def play_episodes(
             )
     steps, is_finished = int(lengths.sum()), not playing.any()
     return EpisodeResults(returns.tolist(), lengths.tolist(), steps, is_finished, truncated_here, infos)
+
+
+def _seen(observations: Leaves, vector: Vector) -> tuple[Leaves, Array | None]:
+    """(observations, action masks) as copies: a vector may write the next ones into the same arrays."""
+    masks = vector.action_masks
+    return tuple(np.array(leaf) for leaf in observations), None if masks is None else np.array(masks)

@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from outplay import messages
 from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, EpisodeResults, play_episodes
 from outplay.config import split_envs
 from outplay.envs import EnvGroup, EnvSpec, GroupState, PythonVector, Vector, make_vector
@@ -36,6 +38,7 @@ class RolloutSpec:
     max_worker_restarts: int = 2  # of one worker in a row, without a result in between
     info_metrics: tuple[str, ...] = ()
     driver: tuple[str, int] = field(default_factory=lambda: this_process())
+    relay: Path | None = field(default_factory=messages.relay)  # for what environments print
 
 
 @contextmanager
@@ -68,6 +71,8 @@ class RolloutWorker:
         self.policy = spec.policy.make().to(spec.device)
         if this_process() != spec.driver:
             mark_worker_process()
+            if spec.relay is not None:
+                messages.join(spec.relay)
         with watchdog_scope():
             self.groups = {
                 index: EnvGroup(
@@ -90,7 +95,7 @@ class RolloutWorker:
                 group.set_task(task)
         total = sum(spec.group_sizes)
         with torch_threads(1), watchdog_scope():
-            return interleave(
+            fragments: list[Fragment] = interleave(
                 [
                     group.collect_interleaved(
                         self.policy.for_lanes(sum(spec.group_sizes[:index]), spec.group_sizes[index], total),
@@ -102,6 +107,9 @@ class RolloutWorker:
                     for index, group in self.groups.items()
                 ]
             )
+        for fragment in fragments:
+            fragment.updates = weights.updates
+        return fragments
 
     def load(self, weights: Weights) -> None:
         """Load Weights if their version is new. Every call carries its Weights, so a worker needs no other update."""

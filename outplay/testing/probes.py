@@ -11,10 +11,17 @@ from gymnasium import spaces
 
 
 class Probe(gymnasium.Env[Any, Any]):
-    """Base class: observations are one number, actions are 0 and 1."""
+    """Base class: observations are one number, actions are 0 and 1; with `continuous`, not positive and positive."""
 
     observation_space: spaces.Space[Any] = spaces.Box(-1, 1, (1,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(2)
+
+    def __init__(self, continuous: bool = False) -> None:
+        if continuous:
+            self.action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def is_one(self, action: Any) -> bool:
+        return bool(action[0] > 0 if isinstance(self.action_space, spaces.Box) else action == 1)
 
     def observe(self, value: float) -> np.ndarray:
         return np.array([value], np.float32)
@@ -70,7 +77,7 @@ class Patience(Probe):
         return self.observe(0.0), {}
 
     def step(self, action: Any) -> Any:
-        if self.waited == 0 and action == 0:
+        if self.waited == 0 and not self.is_one(action):
             return self.observe(-1.0), 1.0, True, False, {}
         self.waited += 1
         if self.waited == 3:
@@ -109,7 +116,8 @@ class LastStep(Endless):
     With γ = 0.5, the value of the last step is 1 if the episode is terminated, and 2 if it is truncated.
     """
 
-    def __init__(self, truncated: bool) -> None:
+    def __init__(self, truncated: bool, continuous: bool = False) -> None:
+        super().__init__(continuous)
         self.terminates = not truncated
 
     def seen(self) -> float:
@@ -137,9 +145,12 @@ class Walk(gymnasium.Env[Any, Any]):
     observation_space: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(3)
 
-    def __init__(self, length: int = 40, sleep: float = 0.0) -> None:
+    def __init__(self, length: int = 40, sleep: float = 0.0, continuous: bool = False) -> None:
         self.length = length
         self.sleep = sleep
+        self.continuous = continuous
+        if continuous:
+            self.action_space = spaces.Box(-1, 1, (1,), np.float32)
         self.task = 0.0
 
     def set_task(self, task: float) -> None:
@@ -153,7 +164,8 @@ class Walk(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         time.sleep(self.sleep)
         self.steps += 1
-        self.place += (int(action) - 1) * 0.3 + float(self.np_random.normal()) * 0.1
+        move = float(action[0]) if self.continuous else int(action) - 1
+        self.place += move * 0.3 + float(self.np_random.normal()) * 0.1
         over = abs(self.place) > 3
         return self._observe(), float(self.place > 1), over, self.steps >= self.length and not over, {}
 

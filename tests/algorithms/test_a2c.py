@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from outplay import A2C
-from outplay.learning.onpolicy import Estimates, Rows
+from outplay.learning.onpolicy import Estimates
+from outplay.learning.rows import Rows
 from tests import probes
 
 

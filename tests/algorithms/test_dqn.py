@@ -147,7 +147,7 @@ def test_only_discrete_actions() -> None:
             {"buffer_size": 20, "learning_starts": 20},
             "buffer_size is 20, .* set it to at least 24",
         ),
-        ({"learning_starts": 3000}, "learning_starts is more than buffer_size"),
+        ({"learning_starts": 3000}, "is more than buffer_size \\("),
         ({"async": True, "num_workers": 0}, "num_workers must be at least 1"),
         ({"exploration_config": {"type": "Gaussian"}}, "exploration_config.type must be EpsilonGreedy"),
         ({"distributional": "c50"}, "distributional must be c51 or qr or null, not 'c50'"),

@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outplay import A2C, PPO, Algorithm
+from outplay import A2C, APPO, IMPALA, PPO, Algorithm
 from outplay.algorithms import find_algorithm
 from outplay.learning.onpolicy import OnPolicyLearner
+from outplay.policies import QPolicy
 from outplay.registry import algorithms
 from tests import probes
 from tests.algorithms.test_conformance import SETTINGS
 
 ALGORITHMS = [
-    algorithm for algorithm in map(find_algorithm, algorithms.shipped) if issubclass(algorithm.Learner, OnPolicyLearner)
+    algorithm
+    for algorithm in map(find_algorithm, algorithms.shipped)
+    if issubclass(algorithm.Learner, OnPolicyLearner) and not issubclass(algorithm.policy_class, QPolicy)
 ]
 
 
@@ -49,7 +52,7 @@ def test_credit_over_two_steps(algorithm: type[Algorithm]) -> None:
     assert preference(trainer, -1.0) > 0.9
 
 
-@pytest.mark.parametrize("algorithm", [A2C, PPO])  # PG has no value
+@pytest.mark.parametrize("algorithm", [A2C, PPO, IMPALA, APPO])  # PG has no value
 @pytest.mark.parametrize(("env", "value"), [(probes.Endless, 2.0), (probes.Over, 1.53125)])
 def test_values_bootstrap_in_whole_episodes_too(algorithm: type[Algorithm], env: Any, value: float) -> None:
     """Both look the same and pay the same; only one terminates. Merging the flags would give one value for both."""

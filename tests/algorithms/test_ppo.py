@@ -12,7 +12,8 @@ import torch
 from outplay import PPO
 from outplay.algorithms import iteration
 from outplay.fragments import join
-from outplay.learning.onpolicy import Estimates, Rows
+from outplay.learning.onpolicy import Estimates
+from outplay.learning.rows import Rows
 from outplay.settings import at
 from tests import probes
 
