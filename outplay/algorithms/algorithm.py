@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 
-from outplay.algorithms import acting, curriculum, describing, evaluating, iteration, pending, saving, setup, watching
+from outplay.algorithms import (
+    acting,
+    curriculum,
+    describing,
+    estimating,
+    evaluating,
+    iteration,
+    pending,
+    saving,
+    setup,
+    watching,
+)
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.checkpoints import Checkpoints
+from outplay.algorithms.experience import recording_of
 from outplay.algorithms.resolution import num_workers
 from outplay.algorithms.workers import States, TrainingWorkers
 from outplay.collect import AsyncCollector, Collector, EpisodeProgress, Evaluator, SyncCollector, torch_threads
@@ -29,6 +41,7 @@ from outplay.streams import stream
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
+    from outplay.export import Exported
     from outplay.runs.callbacks import Callback
     from outplay.runs.run import Run
 
@@ -96,6 +109,8 @@ class Algorithm(Generic[C_co]):
             self.policy = self.policy_spec.make().to("cuda" if self.config.num_gpus else "cpu")
             setup.check_recurrence(self.policy, type(self).__name__, self.Learner.supports_recurrence)
             self.learner = self.Learner(self.policy, self.config, self.env_spec.stacked_frames)
+        setup.add_learners(self.learner, self.policy_spec)
+        self.recording = recording_of(self, self.config.output)  # of experience
         self.level = curriculum.Level()
         states = curriculum.states_on(self.config, self.level, None)
         self.training_workers = TrainingWorkers(self._new_collector, states)
@@ -133,7 +148,7 @@ class Algorithm(Generic[C_co]):
         return min(num_workers(self.config, self.probe), self.config.num_groups)
 
     def resources(self) -> setup.Resources:
-        """CPUs of the learner's threads and of all worker processes, and GPUs."""
+        """CPUs of the learners' threads and of all worker processes, and GPUs."""
         return setup.resources(self.config, self.num_workers)
 
     @property
@@ -214,7 +229,11 @@ class Algorithm(Generic[C_co]):
         """The iteration itself, without the run: `Run.step` calls it."""
         if self._last_result is None:
             watching.before_training(self)
+        if self.recording is not None:
+            self.recording.start_iteration()
         self._last_result = atomically(self, f"iteration {self.iteration + 1}", lambda: iteration.iterate(self))
+        if self.recording is not None:
+            self.recording.end_iteration()
         return self._last_result
 
     def _drain(self) -> None:
@@ -252,6 +271,27 @@ class Algorithm(Generic[C_co]):
         `evaluation_explore` is set. `progress` is updated while the main process evaluates.
         """
         return evaluating.evaluate(self, checkpoint, episodes, progress)
+
+    def estimate(
+        self,
+        data: Any,
+        methods: Sequence[str] | None = None,
+        explore: bool | None = None,
+        gamma: float | None = None,
+        fqe_updates: int = 3_000,
+    ) -> dict[str, dict[str, float]]:
+        """Off-policy evaluation: estimate the policy's discounted return from recorded episodes of another policy.
+
+        data     a Dataset, a folder of Parquet files, or "minari:NAME"
+        methods  "is" (importance sampling), "wis" (weighted), "fqe" (fitted Q); default: all that the data allows
+        explore  estimate the policy that samples its actions, not the greedy one; default: evaluation_explore
+        gamma    discount factor; default: that of training
+        fqe_updates  gradient steps of "fqe"
+
+        >>> trainer.estimate("recorded/", methods=["wis"])
+        {'wis': {'return_mean': 91.4, 'standard_error': 2.1, 'effective_sample_size': 48.2}}
+        """
+        return estimating.estimate(self, data, methods, explore, gamma, fqe_updates)
 
     @property
     def longest_evaluation_episode(self) -> int | None:
@@ -348,6 +388,19 @@ class Algorithm(Generic[C_co]):
             return str(self.run.save())
         return str(self._checkpoints.save(None if folder is None else Path(folder)))
 
+    def export(self, path: str | Path, format: str | None = None) -> Exported:  # noqa: A002 - as the option
+        """Write the policy to a file that acts without Outplay, and a contract of its inputs and outputs beside it.
+
+        The suffix decides on the format: .onnx, .pt2 (torch.export) or .safetensors; or `format`: onnx, pt2,
+        safetensors. Actions are deterministic.
+
+        >>> trainer.export("policy.onnx").contract_path
+        PosixPath('policy.onnx.json')
+        """
+        from outplay.export import export_policy  # it takes long to import
+
+        return export_policy(self.policy, path, format, saving.described(self))
+
     def restore(self, checkpoint: str | Path) -> None:
         """Restore a checkpoint of the same algorithm and spaces. If it does not fit, nothing changes.
 
@@ -403,8 +456,12 @@ class Algorithm(Generic[C_co]):
         """Close the environments and stop the workers, without the run."""
         try:
             self._drain()
+            if self.recording is not None:
+                self.recording.flush()
         finally:
             self.abandon()
+            if self.learner.mirrors is not None:
+                self.learner.mirrors.stop()
             pending.stop_evaluator(self)
             if self._task_env is not None:
                 self._task_env.close()

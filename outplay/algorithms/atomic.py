@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from outplay.algorithms import pending
+from outplay.errors import LearnerDiedError
 
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
+
+log = logging.getLogger("outplay")
 
 T = TypeVar("T")
 
@@ -20,10 +24,20 @@ _COUNTERS = ("iteration", "timesteps", "seconds", "inexact", "level", *pending.S
 def atomically(algorithm: Algorithm, name: str, work: Callable[[], T]) -> T:
     """Call `work`. If it raises, KeyboardInterrupt included, roll the algorithm back to its state before the call.
 
-    A note on the exception says so. Nested calls are rolled back with the outermost one.
+    A note on the exception says so. Nested calls are rolled back with the outermost one. If a learner process has died
+    (`num_learners`), `work` is repeated with new ones, at most `max_worker_restarts` times in a row.
     """
     if algorithm.in_transaction:
         return work()
+    for restarts in range(algorithm.config.max_worker_restarts):
+        try:
+            return _attempt(algorithm, name, work)
+        except LearnerDiedError as error:
+            log.warning("%s; new learners start from the state of the first one (restart %d)", error, restarts + 1)
+    return _attempt(algorithm, name, work)
+
+
+def _attempt(algorithm: Algorithm, name: str, work: Callable[[], T]) -> T:
     roll_back = _rollback_point(algorithm)
     try:
         algorithm.in_transaction = True
@@ -46,11 +60,14 @@ def _rollback_point(algorithm: Algorithm) -> Callable[[], None]:
     episodes, returns, lengths = algorithm.episodes.state(), list(algorithm._returns), list(algorithm._lengths)
     states = algorithm.training_workers.states
     restore_torch = _torch_settings()
+    restore_recording = None if algorithm.recording is None else algorithm.recording.rollback_point()
     restore_learner = algorithm.learner.rollback_point()
 
     def roll_back() -> None:
         restore_torch()
         restore_learner()
+        if restore_recording is not None:
+            restore_recording()
         for name, value in counters.items():
             setattr(algorithm, name, value)
         algorithm.episodes.load(episodes)

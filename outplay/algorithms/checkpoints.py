@@ -45,6 +45,8 @@ class Checkpoints:
         algorithm = self._algorithm
         parent = self.folder / "checkpoints" if parent is None else parent
         algorithm._drain()
+        if algorithm.recording is not None:
+            algorithm.recording.flush()  # a resumed run records what comes after
         known = self._segments.present()
         checkpoint = saving.make_checkpoint(algorithm, known)
         if not checkpoint.state["exact"] and not algorithm.inexact:
@@ -72,6 +74,8 @@ class Checkpoints:
 
     def clone(self, checkpoint: str | Path) -> None:
         """See `Algorithm.clone_from`."""
+        if self._algorithm.recording is not None:
+            self._algorithm.recording.flush()
         atomically(self._algorithm, "cloning", lambda: self._clone(checkpoint))
 
     def _clone(self, checkpoint: str | Path) -> None:
@@ -79,7 +83,10 @@ class Checkpoints:
         kept = ("iteration", "timesteps", "seconds", "_returns", "_lengths", *pending.STATE)
         counters = {name: getattr(algorithm, name) for name in kept}
         total = algorithm.episodes.total
+        recorded = None if algorithm.recording is None else algorithm.recording.state()
         self.restore(checkpoint)
+        if algorithm.recording is not None and recorded is not None:
+            algorithm.recording.load(recorded)  # of this run, not of the other
         for name, value in counters.items():
             setattr(algorithm, name, value)
         algorithm.episodes.total = total

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from outplay.algorithms import curriculum, evaluating
+from outplay.algorithms import curriculum, evaluating, experience
 from outplay.algorithms.atomic import atomically
 from outplay.collect import AsyncCollector
 from outplay.config import AsyncConfig
@@ -25,10 +25,10 @@ def iterate(algorithm: Algorithm) -> Result:
     """One iteration, with the evaluation and the curriculum if they are due. Returns its result."""
     started, steps_before, seconds_before = time.perf_counter(), algorithm.timesteps, algorithm.seconds
     config = algorithm.config
-    if config.normalize_observations and not algorithm.learner.is_normaliser_fitted:
+    if config.normalize_observations and algorithm.learner.collects and not algorithm.learner.is_normaliser_fitted:
         fit_normalisers(algorithm)
     algorithm.learner.start_iteration()
-    metrics = asynchronous(algorithm) if config.is_async else synchronous(algorithm)
+    metrics = from_data(algorithm) if not algorithm.learner.collects else from_experience(algorithm)
     algorithm.iteration += 1
     evaluation = evaluating.after_iteration(algorithm)
     seconds = time.perf_counter() - started
@@ -61,6 +61,19 @@ def iterate(algorithm: Algorithm) -> Result:
     return result
 
 
+def from_data(algorithm: Algorithm) -> dict[str, float]:
+    """Learn from recorded data; its rows count as timesteps. Returns the learner's metrics."""
+    with algorithm.timers("learn"), algorithm.learner_threads():
+        rows, metrics = algorithm.learner.on_all("update_from_data", algorithm.timesteps)
+    algorithm.timesteps += rows
+    return dict(metrics)
+
+
+def from_experience(algorithm: Algorithm) -> dict[str, float]:
+    """Collect experience and learn from it. Returns the learner's metrics."""
+    return asynchronous(algorithm) if algorithm.config.is_async else synchronous(algorithm)
+
+
 def synchronous(algorithm: Algorithm) -> dict[str, float]:
     """Collect a Batch with the current policy and learn from it. Returns the learner's metrics."""
     with algorithm.timers("collect"):
@@ -70,15 +83,16 @@ def synchronous(algorithm: Algorithm) -> dict[str, float]:
     before = algorithm.timesteps
     count(algorithm, fragments)
     with algorithm.timers("learn"), algorithm.learner_threads():
-        metrics = algorithm.learner.update(batch, before, algorithm.iteration)
+        metrics = algorithm.learner.update_on_all(batch, before, algorithm.iteration)
         if algorithm.config.normalize_observations:
             algorithm.learner.update_normalisers(batch)
     return metrics
 
 
 def count(algorithm: Algorithm, fragments: list[Fragment]) -> None:
-    """Count the steps and finished episodes of Fragments."""
+    """Count the steps and finished episodes of Fragments, and record them if the trainer has an `output`."""
     config = algorithm.config
+    experience.record(algorithm, fragments)
     for fragment in fragments:
         algorithm.timesteps += fragment.steps
         of_level = curriculum.of_level(config, algorithm.task, fragment)
@@ -104,8 +118,9 @@ def asynchronous(algorithm: Algorithm) -> dict[str, float]:
         with algorithm.timers("take"):
             _take(algorithm, collector, fragments)
         with algorithm.timers("learn"), algorithm.learner_threads():
-            learner.learn(min(learner.due, _UPDATES_PER_POLL))
-    return {**learner.metrics(), **collector.lag_metrics()}
+            learner.learn(min(learner.due, config.weights_interval, _UPDATES_PER_POLL))
+    lag = collector.lag_metrics()  # of the Fragments that were taken
+    return {**({} if learner.measures_lag else lag), **learner.metrics()}
 
 
 def drain(algorithm: Algorithm) -> None:
@@ -120,7 +135,7 @@ def drain(algorithm: Algorithm) -> None:
 def _drain(algorithm: Algorithm, collector: AsyncCollector) -> None:
     _take(algorithm, collector, collector.drain())
     with algorithm.learner_threads():
-        algorithm.learner.learn(algorithm.learner.due)
+        algorithm.learner.finish()
 
 
 def _take(algorithm: Algorithm, collector: AsyncCollector, fragments: list[Fragment]) -> None:

@@ -29,7 +29,8 @@ def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C
     has_images = any(leaf.is_image for leaf in probe.leaves)
     workers = num_workers(config, probe)
     if config.learner_threads == "auto":
-        config = config.model_copy(update={"learner_threads": count_cpus() if has_images else 1})
+        cores = max(1, count_cpus() // config.num_learners)
+        config = config.model_copy(update={"learner_threads": cores if has_images else 1})
     if config.act_on_gpu == "auto":
         config = config.model_copy(update={"act_on_gpu": bool(config.num_gpus) and has_images and not workers})
     elif config.act_on_gpu and (workers or not config.num_gpus):  # a run may be resumed on another machine

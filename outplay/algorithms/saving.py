@@ -65,6 +65,20 @@ def from_folder(cls: type[A], folder: Path, env: Any, config: Mapping[str, Any] 
     return trainer
 
 
+def described(algorithm: Algorithm) -> dict[str, Any]:
+    """The algorithm, its progress and its environment, for the contract of an exported policy."""
+    spec = algorithm.env_spec
+    return {
+        "algorithm": type(algorithm).__name__,
+        "training_iteration": algorithm.iteration,
+        "timesteps_total": algorithm.timesteps,
+        "env": import_path(spec.name),
+        "env_config": algorithm.get_config()["env_config"],
+        "stacked_frames": spec.stacked_frames,
+        "atari_preprocessing": spec.is_atari and spec.atari_preprocessing,
+    }
+
+
 def check_evaluation_trust(config: Mapping[str, Any], env: Any, trust: bool, where: str, remedy: str) -> None:
     """`check_trust` for `evaluation_config.env` of recorded settings. `env` is what the user repeated."""
     evaluation = config.get("evaluation_config")
@@ -99,6 +113,7 @@ def make_checkpoint(algorithm: Algorithm, known: Collection[str] = ()) -> Checkp
         "episodes_since_video": algorithm.episodes_since_video,
         "learner": learner,
         "groups": groups,
+        "recording": None if algorithm.recording is None else algorithm.recording.state(),
         "exact": not algorithm.inexact and all(s.is_exact for s in states or []),
     }
     segments = dict(algorithm.learner.segments(known))
@@ -127,6 +142,8 @@ def restore_state(algorithm: Algorithm, saved: Checkpoint) -> tuple[list[GroupSt
         algorithm.level = curriculum.restored_level(algorithm.config, state["level"])
         pending.load(algorithm, state["evaluation"])
         algorithm.episodes_since_video = state["episodes_since_video"]
+        if algorithm.recording is not None and state.get("recording") is not None:
+            algorithm.recording.load(state["recording"])
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint does not fit {type(algorithm).__name__}: {error}") from error
     config = algorithm.get_config()

