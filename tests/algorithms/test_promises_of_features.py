@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import outplay
-from outplay import A2C, DQN, PG, PPO, Algorithm
+from outplay import A2C, APPO, DDPG, DQN, IMPALA, PG, PPO, PQN, SAC, TD3, Algorithm
 from outplay.envs.examples import Maze as Levels
 from outplay.envs.examples import RepeatAfterMe
 from outplay.testing.algorithm import learned
@@ -86,6 +86,7 @@ def exploring(kind: str) -> dict[str, Any]:
     return {"exploration_config": {"type": kind}}
 
 
+RANDOM_FIRST = {"exploration_config": {"random_timesteps": 40}}
 EVALUATION = {"evaluation_interval": 2, "evaluation_duration": 3, "evaluation_num_workers": 1}
 MAZE = {"env_config": {"size": 3, "max_steps": 12}}
 EASY = curriculum([1, 2, 3, 4], {"episode_return_mean": 0.2})
@@ -119,15 +120,31 @@ CASES: dict[str, tuple[type[Algorithm], Any, dict[str, Any]]] = {
     ),
     "A2C: recurrent custom model": (A2C, RepeatAfterMe, {"model": {"custom_model": Remembering, "max_seq_len": 7}}),
     "DQN: custom model": (DQN, "CartPole-v1", model(custom_model=local_model(), custom_model_config={"size": 8})),
+    "SAC: masks": (SAC, Forbidding, RANDOM_FIRST),
+    "SAC: LayerNorm, dropout, normalised": (
+        SAC, probes.Aim, {**RANDOM_FIRST, "critic_norm": "layer", "critic_dropout": 0.1, "normalize_observations": True}
+    ),
+    "TD3: batch normalisation": (
+        TD3, probes.Aim, {**RANDOM_FIRST, "critic_norm": "batch", "use_target_network": False}
+    ),
+    "DDPG: noise correlated in time": (DDPG, probes.Walk, {**RANDOM_FIRST, "env_config": {"continuous": True}}),
     "PPO: RND, LSTM": (PPO, probes.Walk, {**model("lstm"), "intrinsic_reward": {}}),
+    "IMPALA: LSTM, previous, masks": (IMPALA, Forbidding, {**model("lstm", **PREVIOUS), "async": False}),
+    "APPO: GRU, normalised": (
+        APPO, probes.Walk, {**model("gru", **PREVIOUS), "normalize_observations": True, "async": False}
+    ),
     "A2C: RND": (A2C, probes.Walk, {"intrinsic_reward": {}}),
+    "PQN: LSTM, previous, masks": (PQN, Forbidding, {**model("lstm", **PREVIOUS), "env_config": {"truncates": True}}),
+    "PQN: SoftQ, info, normalised": (
+        PQN, Goals, {**exploring("SoftQ"), "info_metrics": ["is_long"], "normalize_observations": True}
+    ),
 }  # fmt: skip
 QUICK = list(CASES)[:2]
 
 
 def make(case: str, **more: Any) -> Algorithm:
     algorithm, env, config = CASES[case]
-    return algorithm(env, {**SMALL, **(OFF_POLICY if algorithm is DQN else {}), **config, **more})
+    return algorithm(env, {**SMALL, **(OFF_POLICY if algorithm in (DQN, SAC, TD3, DDPG) else {}), **config, **more})
 
 
 def results(trainer: Algorithm, iterations: int) -> list[str]:

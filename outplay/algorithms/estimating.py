@@ -1,0 +1,250 @@
+"""Off-policy evaluation: the return of a policy, estimated from recorded episodes of another one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from outplay.data import MINARI, Dataset, read_minari, read_parquet, transitions
+from outplay.data.checking import ActionCheck, check_columns, check_finite
+from outplay.data.columns import Rows
+from outplay.errors import ConfigError, DataError
+from outplay.groups import OptimizerConfig
+from outplay.learning.importance import (
+    effective_sample_size,
+    first_unsupported_step,
+    importance_sampling,
+    padded,
+    weighted_importance_sampling,
+)
+from outplay.learning.offline import DataStream
+from outplay.learning.optimizers import Optimizer, ParameterGroup
+from outplay.learning.targets import TargetNetwork
+from outplay.policies import Policy, QPolicy, masked
+from outplay.policies.critics import CriticOptions, Critics
+from outplay.policies.flat import flatten
+from outplay.streams import seed_for, stream
+
+if TYPE_CHECKING:
+    from outplay.algorithms.algorithm import Algorithm
+
+Array = np.ndarray
+Method = Literal["is", "wis", "fqe"]
+METHODS: tuple[str, ...] = get_args(Method)
+log = logging.getLogger("outplay")
+
+_DATA = "the data set"  # in error messages
+_FQE_BATCH, _FQE_LR, _FQE_TAU = 256, 1e-3, 0.01
+
+
+def estimate(
+    algorithm: Algorithm,
+    data: Dataset | str | Path,
+    methods: Sequence[str] | None = None,
+    explore: bool | None = None,
+    gamma: float | None = None,
+    updates: int = 3_000,
+) -> dict[str, dict[str, float]]:
+    """Estimates of the policy's discounted return, by method: see `Algorithm.estimate`."""
+    for method in methods or ():
+        if method not in METHODS:
+            raise ConfigError(f"no method {method!r} of off-policy evaluation; valid: {', '.join(METHODS)}")
+    config, policy = algorithm.config, algorithm.policy
+    if policy.network.core is not None:
+        raise ConfigError("off-policy evaluation of recurrent policies is not supported")
+    dataset = data if isinstance(data, Dataset) else _opened(str(data), policy)
+    acting = Acting(policy, config.evaluation_explore if explore is None else explore)
+    gamma = config.gamma if gamma is None else gamma
+    if methods is None:
+        has_probabilities = transitions.LOGP in dataset.columns and (acting.is_discrete or acting.explore)
+        methods = METHODS if has_probabilities else ["fqe"]
+    found: dict[str, dict[str, float]] = {}
+    sampled = [method for method in methods if method != "fqe"]
+    if sampled:
+        rewards, log_ratios = _episodes(dataset, acting)
+        size = effective_sample_size(log_ratios)
+        _warn_without_support(log_ratios, size, acting.explore)
+        for method in sampled:
+            function = importance_sampling if method == "is" else weighted_importance_sampling
+            each = function(rewards, log_ratios, gamma)
+            error = each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else float("nan")
+            found[method] = {
+                "return_mean": float(each.mean()), "standard_error": float(error), "effective_sample_size": size
+            }  # fmt: skip
+    if "fqe" in methods:
+        with algorithm.learner_threads():
+            found["fqe"] = fitted_q(dataset, acting, gamma, updates, config.seed)
+    return found
+
+
+def _warn_without_support(log_ratios: Array, size: float, explore: bool) -> None:
+    """Log a warning if the policy would have taken the actions of no episode up to its end."""
+    if (step := first_unsupported_step(log_ratios)) is None:
+        return
+    remedy = "fqe" if explore else "explore=True (--explore) for the policy that samples its actions, or fqe"
+    log.warning(
+        "importance sampling: from step %d on, the policy would have taken the actions of none of the %d episodes, so "
+        "later rewards are not counted (effective sample size %.3g), and estimates of is and wis mean little; use %s",
+        step, len(log_ratios), size, remedy,
+    )  # fmt: skip
+
+
+def _opened(data: str, policy: Policy) -> Dataset:
+    minari = data.startswith(MINARI)
+    return read_minari(data.removeprefix(MINARI), policy.leaves) if minari else read_parquet(data)
+
+
+class Acting:
+    """What a policy would do at recorded observations: sampling its distribution (`explore`), or greedily."""
+
+    def __init__(self, policy: Policy, explore: bool) -> None:
+        self.policy, self.explore = policy, explore
+        self.is_discrete = isinstance(policy.action_space, spaces.Discrete)
+        spec = policy.spec
+        self._check_actions = ActionCheck(spec.action_space, spec.normalize_actions or spec.clip_actions, _DATA)
+        if explore and isinstance(policy, QPolicy):
+            raise ConfigError("a policy of Q-values has no action probabilities: evaluate it greedily (explore=False)")
+
+    def observations(self, rows: Rows, prefix: str) -> tuple[Tensor, ...]:
+        leaves = self.policy.leaves
+        names = zip(leaves, transitions.leaf_columns(leaves, prefix), strict=True)
+        arrays = tuple(np.array(rows[name].astype(leaf.dtype, copy=False)) for leaf, name in names)
+        return tuple(torch.from_numpy(array).to(self.policy.device) for array in arrays)
+
+    def check(self, rows: Rows, names: Sequence[str]) -> None:
+        """Raise DataError for actions that are not in the action space, and NaN in these columns or observations."""
+        prefixes = [] if self.policy.spec.preprocessor is not None else [transitions.OBSERVATION]
+        if prefixes and transitions.NEXT_OBSERVATION in names:
+            prefixes.append(transitions.NEXT_OBSERVATION)
+        observed = [name for prefix in prefixes for name in transitions.leaf_columns(self.policy.leaves, prefix)]
+        check_finite(rows, [*observed, *(name for name in names if name != transitions.NEXT_OBSERVATION)], _DATA)
+        self._check_actions(rows[transitions.ACTION])
+
+    @torch.no_grad()
+    def params(self, rows: Rows, after: bool = False) -> Tensor:
+        """Parameters of the action distribution, or Q-values, (B, P)."""
+        prefix = transitions.NEXT_OBSERVATION if after else transitions.OBSERVATION
+        mask = rows.get(transitions.NEXT_MASK if after else transitions.MASK) if self.policy.spec.with_masks else None
+        outputs = self.policy._outputs(self.observations(rows, prefix))[:, : self.policy.distribution.num_params]
+        return masked(outputs, None if mask is None else torch.from_numpy(mask).to(outputs.device))
+
+    def probabilities(self, params: Tensor) -> Tensor:
+        """Of discrete actions, (B, A)."""
+        if self.explore:
+            return params.softmax(-1)
+        return torch.nn.functional.one_hot(params.argmax(-1), params.shape[-1]).to(params.dtype)
+
+    @torch.no_grad()
+    def log_prob(self, rows: Rows) -> Array:
+        """log π(a) of the recorded actions, (B,)."""
+        params, distribution = self.params(rows), self.policy.distribution
+        actions = torch.from_numpy(np.array(self.policy.from_env(rows[transitions.ACTION]))).to(params.device)
+        if self.is_discrete:
+            found = self.probabilities(params).gather(-1, actions.long()[:, None]).squeeze(-1).log()
+            return found.double().cpu().numpy()  # −∞ of an action that the policy never takes: the ratio is 0
+        if not self.explore or not hasattr(distribution, "log_prob"):
+            raise ConfigError(
+                "importance sampling needs the probabilities of actions, and a greedy policy over continuous actions "
+                "has none: give explore=True (--explore) for a stochastic policy, or use fqe"
+            )
+        density: Array = distribution.log_prob(params, actions).double().cpu().numpy()
+        return density
+
+    def actions(self, params: Tensor, rng: np.random.Generator) -> Tensor:
+        """Actions of the policy, as inputs of a Q-function, (B, n)."""
+        array, distribution = params.cpu().numpy(), self.policy.distribution
+        drawn = distribution.sample(array, rng) if self.explore else distribution.mode(array)
+        return torch.from_numpy(drawn.astype(np.float32)).to(params.device)
+
+
+def _episodes(dataset: Dataset, acting: Acting) -> tuple[Array, Array]:
+    """(rewards, log π(a) − log μ(a)) of all episodes, (E, T) each."""
+    needed = [transitions.ACTION, transitions.REWARD, transitions.EPISODE, transitions.STEP]
+    needed += [transitions.LOGP] if transitions.LOGP in dataset.columns else []
+    needed += [transitions.MASK] if acting.policy.spec.with_masks else []
+    check_columns(dataset.columns, acting.policy.leaves, acting.policy.action_space, needed, _DATA)
+    if transitions.LOGP not in dataset.columns:
+        raise DataError(
+            "importance sampling needs the column 'action_logp', the probabilities of the policy that was recorded; "
+            "record one that samples its actions (PPO, or evaluate --explore), or use fqe"
+        )
+    rewards, ratios, episodes, steps = [], [], [], []
+    for rows in dataset.blocks():
+        acting.check(rows, [transitions.REWARD, transitions.LOGP])
+        rewards.append(rows[transitions.REWARD].astype(np.float64))
+        ratios.append(acting.log_prob(rows) - rows[transitions.LOGP])
+        episodes.append(rows[transitions.EPISODE])
+        steps.append(rows[transitions.STEP])
+    where = np.concatenate(episodes), np.concatenate(steps)
+    transitions.check_steps(*where, _DATA)
+    return padded(np.concatenate(rewards), *where), padded(np.concatenate(ratios), *where)
+
+
+def fitted_q(dataset: Dataset, acting: Acting, gamma: float, updates: int, seed: int) -> dict[str, float]:
+    """Fitted Q evaluation (Le et al. 2019): Q learns from r + γ Q̄(s', π(s')); its mean where episodes start."""
+    policy = acting.policy
+    needed = [transitions.ACTION, transitions.REWARD, transitions.TERMINATED, transitions.STEP]
+    masks = [transitions.MASK, transitions.NEXT_MASK] if policy.spec.with_masks else []
+    names = [*needed, transitions.NEXT_OBSERVATION, *masks]
+    check_columns(dataset.columns, policy.leaves, policy.action_space, names, _DATA)
+    inputs = 0 if acting.is_discrete else int(np.prod(policy.distribution.shape))
+    outputs = policy.distribution.num_params if acting.is_discrete else 1
+    generator = torch.Generator().manual_seed(seed_for(seed, "fitted q"))
+    critic = Critics(policy.leaves, policy.spec.model, CriticOptions(1), inputs, outputs, generator)
+    flat = flatten(critic, policy.device)
+    target = TargetNetwork(critic, flat)
+    optimizer = Optimizer([ParameterGroup("critic", list(critic.parameters()), flat, OptimizerConfig())])
+    data = DataStream(dataset, _FQE_BATCH, seed)
+
+    def values(network: Critics, rows: Rows, number: int, after: bool) -> Tensor:
+        """The value of the policy at observations, (B,)."""
+        params = acting.params(rows, after)
+        seen = acting.observations(rows, transitions.NEXT_OBSERVATION if after else transitions.OBSERVATION)
+        if acting.is_discrete:
+            quality: Tensor = network(seen)[0]
+            return (quality * acting.probabilities(params)).sum(-1)
+        found: Tensor = network(seen, acting.actions(params, stream(seed, "fitted q", number)))[0, :, 0]
+        return found
+
+    loss = torch.zeros(())
+    for number in range(updates):
+        rows = data.batch(number)
+        acting.check(rows, [transitions.REWARD, transitions.NEXT_OBSERVATION])
+        with torch.no_grad():
+            discounts = torch.from_numpy(np.where(rows[transitions.TERMINATED], 0.0, gamma).astype(np.float32))
+            rewards = torch.from_numpy(rows[transitions.REWARD].astype(np.float32))
+            goal = rewards.to(flat.device) + discounts.to(flat.device) * values(target.network, rows, number, True)
+        loss = (goal - _taken(critic, acting, rows)).square().mean()
+        optimizer.step(loss, _FQE_LR)
+        target.update(_FQE_TAU)
+    with torch.no_grad():
+        starts = [
+            values(critic, first, updates, False).cpu().numpy()
+            for rows in dataset.blocks()
+            if len((first := _first_steps(rows))[transitions.STEP])
+        ]
+    if not starts:
+        raise DataError("the data set has no first step of an episode (step 0), where fqe estimates the return")
+    return {"return_mean": float(np.concatenate(starts).mean()), "loss": float(loss.detach())}
+
+
+def _taken(critic: Critics, acting: Acting, rows: Rows) -> Tensor:
+    """Q(s, a) of the recorded actions, (B,)."""
+    seen = acting.observations(rows, transitions.OBSERVATION)
+    actions = torch.from_numpy(np.array(acting.policy.from_env(rows[transitions.ACTION]))).to(seen[0].device)
+    found: Tensor = critic(seen, None if acting.is_discrete else actions.float())[0]
+    if acting.is_discrete:
+        return found.gather(-1, actions.long()[:, None]).squeeze(-1)
+    return found[:, 0]
+
+
+def _first_steps(rows: Rows) -> dict[str, Any]:
+    chosen = rows[transitions.STEP] == 0
+    return {name: array[chosen] for name, array in rows.items()}

@@ -1,0 +1,91 @@
+"""Minari data sets on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from outplay import BC, PPO, DataError, data
+from outplay.testing import probes
+
+pytest.importorskip("minari")
+
+SMALL: dict[str, Any] = {"num_envs": 4, "num_workers": 0, "train_batch_size": 200, "seed": 3, "max_episode_steps": 30}
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path / "minari"
+
+
+def recorded(env: Any, folder: Path, steps: int = 200) -> data.Dataset:
+    with PPO(env, {**SMALL, "train_batch_size": steps, "output": str(folder)}) as trainer:
+        trainer.train()
+    return data.read_parquet(folder)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", probes.Nested])
+def test_experience_survives_minari(tmp_path: Path, env: Any) -> None:
+    dataset = recorded(env, tmp_path / "out", 20 if env is probes.Nested else 200)  # of one step each
+    data.write_minari(dataset, "test/mine-v0")
+    before, found = dataset.to_arrays(), data.read_minari("test/mine-v0")
+    after = found.to_arrays()
+    assert len(found) == len(dataset)
+    assert {name.split(".")[0] for name in after} >= {"observation", "next_observation", "action", "reward"}
+    # Minari numbers episodes in the order in which they ended: compare them by their content.
+    ours, theirs = episodes(before), episodes(after)
+    assert len(ours) == len(theirs)
+    assert sorted(ours) == sorted(theirs)
+
+
+def episodes(rows: dict[str, np.ndarray]) -> list[bytes]:
+    """The content of every episode, but for the observation after its end and whether it was cut off."""
+    order = np.lexsort((rows["step"], rows["episode_id"]))
+    names = [name for name in sorted(rows) if name.startswith(("observation", "reward", "terminated"))] + ["action"]
+    cuts = np.flatnonzero(np.diff(rows["episode_id"][order])) + 1
+    parts = np.split(order, cuts)
+    return [b"".join(rows[name][part].astype(np.float32).tobytes() for name in names) for part in parts]
+
+
+def test_minari_itself_reads_what_was_written(tmp_path: Path) -> None:
+    import minari
+
+    dataset = recorded("CartPole-v1", tmp_path / "out")
+    data.write_minari(dataset, "cartpole/random-v0")
+    theirs = minari.load_dataset("cartpole/random-v0")
+    assert theirs.total_steps == len(dataset)
+    episode = next(theirs.iterate_episodes())
+    assert len(episode.observations) == len(episode.rewards) + 1
+    assert theirs.spec.env_spec.id == "CartPole-v1"
+    assert gymnasium.make("CartPole-v1").action_space == theirs.spec.action_space
+
+
+def test_an_algorithm_learns_from_minari(tmp_path: Path) -> None:
+    data.write_minari(recorded("CartPole-v1", tmp_path / "out"), "cartpole/random-v0")
+    config = {"input": "minari:cartpole/random-v0", "train_batch_size": 128, "sgd_minibatch_size": 64}
+    with BC("CartPole-v1", config) as trainer:
+        assert trainer.train()["timesteps_total"] == 128
+
+
+def test_mistakes_get_one_sentence(tmp_path: Path, root: Path) -> None:
+    with pytest.raises(DataError, match="there is no local Minari data set 'cartpole/none-v0'"):
+        BC("CartPole-v1", {"input": "minari:cartpole/none-v0"})
+    with pytest.raises(DataError, match="is no name of a Minari data set"):
+        data.read_minari("../../etc")
+    dataset = recorded("CartPole-v1", tmp_path / "out")
+    data.write_minari(dataset, "cartpole/random-v0")
+    with pytest.raises(DataError, match="already"):
+        data.write_minari(dataset, "cartpole/random-v0")
+    with pytest.raises(DataError, match=r"not those of the environment|has rows of shape"):
+        BC("Pendulum-v1", {"input": "minari:cartpole/random-v0"})
+    file = root / "cartpole" / "random-v0" / "data" / "metadata.json"
+    found = json.loads(file.read_text())
+    file.write_text(json.dumps({key: value for key, value in found.items() if key != "action_space"}))
+    with pytest.raises(DataError, match="does not say its spaces"):
+        data.read_minari("cartpole/random-v0")
