@@ -188,6 +188,11 @@ def hashes_in(folder: Path) -> dict[str, str]:
     return {name: value for name, value in found.items() if (folder / _segment_file(name)).is_file()}
 
 
+def manifest_files(folder: Path) -> list[str]:
+    """The names of a checkpoint's files, manifest.json included, sorted."""
+    return sorted([*_manifest(folder), "manifest.json"])
+
+
 def _segments_of(hashes: dict[str, str]) -> dict[str, str]:
     return {match[1]: value for file, value in hashes.items() if (match := _SEGMENT.fullmatch(file))}
 

@@ -47,7 +47,7 @@ def experiment(data: dict[str, Any], where: str) -> Experiment:
     if env is None:
         raise ConfigError(f"{where}: env is missing; add an environment, as env: CartPole-v1")
     name = checked.name or folder_name(_env_name(env))
-    if name.startswith(".") or set(name) & set("/\\") or not name.isprintable():
+    if name.startswith((".", "~")) or set(name) & set("/\\") or not name.isprintable():
         raise ConfigError(f"{where}: the name {name!r} cannot be used for a folder; use letters, digits, - and _")
     stop = {checked_metric(metric, where): value for metric, value in checked.stop.items()}
     for metric, value in stop.items():

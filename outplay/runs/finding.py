@@ -36,6 +36,8 @@ def find_run(name: str | Path, results: Path) -> Path:
     _check_not_inside(path)
     if in_folder := [file.parent for file in path.glob("*/config.yaml")]:
         return _newest(in_folder)
+    if path.suffix == ".zip" and path.is_file():
+        raise CheckpointError(f"{path} is a bundle: unpack it with `outplay unbundle {path}`, then resume the run")
     found, is_group = _matches(text, runs)
     experiments = sorted({run.experiment for run in found})
     if len(found) == 1 or (is_group and len(experiments) == 1):

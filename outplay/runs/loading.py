@@ -17,6 +17,7 @@ from outplay.envs import check_trust, import_folders, import_path, is_import_pat
 from outplay.envs.lookup import apply_registrations as apply_registrations  # tune imports them from here
 from outplay.envs.lookup import registrations as registrations
 from outplay.errors import CheckpointError, ConfigError
+from outplay.runs.bundles import is_bundle, unpacked_checkpoint
 from outplay.runs.callbacks import Callback, check_callback_trust, find_callback, make_callbacks
 from outplay.runs.callbacks import is_import_path as is_callback_path
 from outplay.runs.checkpoint import NoCheckpointError, find_checkpoint
@@ -211,9 +212,14 @@ def imported_env(algorithm: Algorithm) -> str:
 
 
 def find_weights(path: str | Path, results: Path) -> Path:
-    """The checkpoint for what a user types: its path, or the newest checkpoint of a run as `find_run` finds it."""
+    """The checkpoint for what a user types: its path, or the newest checkpoint of a run as `find_run` finds it.
+
+    That of a bundle is unpacked to a temporary folder.
+    """
     problem = None
     if str(path) not in runs_by_name(results):
+        if is_bundle(path):
+            return find_checkpoint(unpacked_checkpoint(path))
         try:
             return find_checkpoint(path)
         except NoCheckpointError as error:

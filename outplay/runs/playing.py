@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import gymnasium
 
 from outplay.algorithms import Algorithm, find_algorithm, imported, watching
-from outplay.algorithms.saving import check_evaluation_trust
+from outplay.algorithms.experience import EvaluationRecorder
+from outplay.algorithms.saving import check_evaluation_trust, described
 from outplay.collect import EpisodeProgress as EpisodeProgress  # the command line imports it from here
 from outplay.collect.evaluation import evaluation_metrics
 from outplay.collect.video import check_renders, check_video, is_encoder_installed
 from outplay.envs import check_trust
 from outplay.errors import CheckpointError, OutplayError
+from outplay.export import Exported, export_policy
 from outplay.runs.checkpoint import name_of, read_state
 from outplay.runs.folder import RunFolder
 from outplay.runs.loading import find_weights
@@ -53,11 +56,17 @@ class SavedPolicy:
         folders = [Path(name) for name in state["env_folders"]] if trust else []
         return cls(folder, state, state["env"] if env is None else env, folders)
 
+    @staticmethod
+    def state_of(folder: Path) -> dict[str, Any]:
+        """state.json of another checkpoint of the run."""
+        return read_state(folder)
+
     def load(self, settings: dict[str, Any]) -> Algorithm:
         """Make an algorithm on the CPU with these weights; `settings` override the saved ones."""
         config = {key: value for key, value in self.state["config"].items() if key != "env"}
         config |= {"evaluation_num_workers": 0, "evaluation_parallel_to_training": False}
         config |= {"render_env": False, "record_env": False, "num_gpus": 0, "act_on_gpu": False, "env_task_fn": None}
+        config |= {"output": None, "num_learners": 1, "num_gpus_per_learner": None}
         config |= settings
         kind = find_algorithm(self.state["algorithm"])
         algorithm = kind(env=self.env, config=config, folders=self.import_from, resuming=True)
@@ -68,6 +77,12 @@ class SavedPolicy:
             algorithm.stop()
             raise
         return algorithm
+
+    def export(self, path: Path, format: str) -> Exported:  # noqa: A002 - as the option
+        """Write the policy to a file: see `Algorithm.export`."""
+        with self.load({}) as algorithm:
+            progress = {key: self.state[key] for key in ("training_iteration", "timesteps_total")}
+            return export_policy(algorithm.policy, path, format, described(algorithm) | progress)
 
 
 @dataclass(frozen=True)
@@ -85,10 +100,12 @@ def play(
     settings: dict[str, Any],
     video: Path | None = None,
     progress: EpisodeProgress | None = None,
+    output: Path | None = None,
 ) -> EvaluationResult:
     """Evaluate a saved policy; `settings` override the saved ones. `video`: record one more episode to this file.
 
-    Ctrl-C ends the evaluation with a partial result. `progress` is updated meanwhile.
+    `output`: record the steps of the episodes as Parquet files in this folder. Ctrl-C ends the evaluation with a
+    partial result. `progress` is updated meanwhile.
     """
     progress = EpisodeProgress() if progress is None else progress
     with saved.load(settings) as algorithm:
@@ -96,8 +113,14 @@ def play(
             check_renders(algorithm.evaluation_env.spec, algorithm.evaluation_env.probe.renders)
         longest = algorithm.longest_evaluation_episode
         metrics = None
+        recorder = None if output is None else EvaluationRecorder(algorithm, output)
+        progress.on_step = None if recorder is None else recorder.step
         try:
-            metrics = algorithm.evaluate(progress=progress)
+            try:
+                metrics = algorithm.evaluate(progress=progress)
+            finally:
+                if recorder is not None:
+                    recorder.close()
             if video is not None:
                 metrics["video_return"] = watching.record(algorithm, video, algorithm.config.evaluation_explore)
                 metrics["video"] = str(video)
@@ -110,6 +133,14 @@ def play(
                 metrics = evaluation_metrics(progress, algorithm.config.info_metrics)
             return EvaluationResult(metrics, longest, is_partial=True)
     return EvaluationResult(metrics, longest)
+
+
+def estimate(
+    saved: SavedPolicy, data: str, methods: Sequence[str] | None, explore: bool, gamma: float | None
+) -> dict[str, dict[str, float]]:
+    """Off-policy evaluation of a saved policy: see `Algorithm.estimate`."""
+    with saved.load({}) as algorithm:
+        return algorithm.estimate(data, methods, explore, gamma)
 
 
 def video_path(path: str | Path) -> Path:

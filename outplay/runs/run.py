@@ -68,9 +68,11 @@ class Run:
         self._connect()
 
     def _connect(self) -> None:
-        """Tell the algorithm the folder for its videos."""
+        """Tell the algorithm the folder for its videos, and the name of that for recorded experience."""
         if self._folder is not None:
             self.algorithm.videos = self._folder.videos_path
+            if self.algorithm.recording is not None:
+                self.algorithm.recording.continues("-".join(self._folder.path.absolute().parts[-2:]))
 
     @property
     def folder(self) -> RunFolder:
