@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import outplay
-from outplay import A2C, DQN, PG, PPO, Algorithm
+from outplay import A2C, DQN, PG, PPO, PQN, Algorithm
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,10 @@ CASES: dict[str, Case] = {
     "dqn, 2 replay shards": _dqn(replay_shards=2, num_env_groups=3, num_envs=6),
     "dqn, plain": _dqn(double_q=False, dueling=False, tau=0.1, target_network_update_freq=10),
     "dqn, c51, noisy": _dqn(distributional="c51", noisy=True, v_min=0.0, v_max=100.0),
+    "pqn": Case(PQN, config={"train_batch_size": 256}),
+    "pqn, LSTM, 2 workers, resumed": Case(
+        PQN, config={"train_batch_size": 256, "num_workers": 2, "model": {"use_lstm": True}}, resumes=True
+    ),
     "dqn, qr": _dqn(distributional="qr", num_atoms=11, normalize_observations=True),
 }
 

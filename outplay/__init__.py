@@ -38,10 +38,13 @@ from outplay.errors import (
     CallbackError,
     CheckpointError,
     ConfigError,
+    DataError,
     EngineError,
     EnvError,
     EnvTimeoutError,
+    ExportError,
     GetTimeoutError,
+    LearnerDiedError,
     ObjectLostError,
     ObjectStoreFullError,
     OutplayError,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from outplay.envs import register_env
     from outplay.envs.check import check_env
     from outplay.envs.tasks import TaskSettableEnv
+    from outplay.export import export_policy
     from outplay.metrics import Result, pretty_print
     from outplay.registry import *  # noqa: F403
     from outplay.runs.callbacks import Callback
@@ -74,6 +78,7 @@ _LAZY = {
     "register_env": "outplay.envs",
     "check_env": "outplay.envs.check",
     "TaskSettableEnv": "outplay.envs.tasks",
+    "export_policy": "outplay.export",
     "Result": "outplay.metrics",
     "pretty_print": "outplay.metrics",
     "Callback": "outplay.runs.callbacks",
@@ -105,10 +110,13 @@ __all__ = [
     "CallbackError",
     "CheckpointError",
     "ConfigError",
+    "DataError",
     "EngineError",
     "EnvError",
     "EnvTimeoutError",
+    "ExportError",
     "GetTimeoutError",
+    "LearnerDiedError",
     "ObjectLostError",
     "ObjectStoreFullError",
     "OutplayError",
@@ -131,6 +139,7 @@ __all__ = [
     "cancel",
     "check_env",
     "cluster_resources",
+    "export_policy",
     "get",
     "get_actor",
     "init",

@@ -7,9 +7,10 @@ own file, as a subclass of `AlgorithmConfig`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, model_validator
 
 from outplay.conditions import check_reachable
 from outplay.errors import ConfigError, nearest, shortened
@@ -52,7 +53,18 @@ def _unique_keys(keys: Any) -> Any:
     return keys
 
 
-_USUAL_GROUPS = 4  # enough for the workers of a small machine; each one costs an inference per step
+def _described_preprocessor(value: Any) -> Any:
+    """A preprocessor as plain values; the path of a file stays."""
+    described = getattr(value, "to_dict", None)
+    return plain(described() if callable(described) else value, "preprocessor")
+
+
+def _absolute(path: str) -> str:
+    """A run may be resumed from another working directory."""
+    return str(Path(path).expanduser().absolute())
+
+
+USUAL_GROUPS = 4  # enough for the workers of a small machine; each one costs an inference per step
 
 
 class AlgorithmConfig(Settings):
@@ -108,6 +120,11 @@ class AlgorithmConfig(Settings):
         description="Standardize observations by their running mean and standard deviation (images: per-pixel mean, "
         "one standard deviation), updated once per iteration.",
     )
+    preprocessor: Annotated[str | dict[str, Any] | None, BeforeValidator(_described_preprocessor)] = Field(
+        None,
+        description="A fitted preprocessor of outplay.preprocessors, or the file it was saved to. It converts "
+        "observations in front of the network, and is saved with the weights; it replaces normalize_observations.",
+    )
     reward_scale: FiniteFloat = Field(1.0, description="Factor on rewards for learning.")
     cut_returns_at_rewards: bool = Field(
         False,
@@ -153,6 +170,16 @@ class AlgorithmConfig(Settings):
     model: ModelConfig = Field(ModelConfig(), description="The network.")
     framework: Literal["torch"] = Field("torch", description="PyTorch is the only supported framework.")
     num_gpus: Annotated[int, Field(ge=0, le=1)] = Field(0, description="1: learn on a GPU.")
+    num_learners: Few = Field(
+        1,
+        description="Learners that compute gradients in parallel, each on its part of every minibatch: the main "
+        "process, and num_learners - 1 others. Part of the result.",
+    )
+    num_gpus_per_learner: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="GPUs of each learner: 0, 1, or a fraction of one that several learners share; default: num_gpus. "
+        "More than 0 sets num_gpus: 1.",
+    )
     act_on_gpu: bool | Literal["auto"] = Field(
         "auto",
         description="Whether the main process also acts on the GPU (num_workers: 0); auto: if observations are images. "
@@ -160,7 +187,8 @@ class AlgorithmConfig(Settings):
     )
     learner_threads: Few | Literal["auto"] = Field(
         "auto",
-        description="Threads of the learner; auto: 1, with image observations one per core. Part of the result.",
+        description="Threads of each learner; auto: 1, with image observations the cores divided by num_learners. "
+        "Part of the result.",
     )
 
     # evaluation
@@ -199,6 +227,13 @@ class AlgorithmConfig(Settings):
         10, description="record_env: minimum number of evaluation episodes between two videos."
     )
 
+    # recorded data
+    output: Annotated[str, Field(min_length=1), AfterValidator(_absolute)] | None = Field(
+        None,
+        description="Record the experience of training into this folder, as Parquet files: observations, actions, "
+        "rewards and how episodes ended. Needs pyarrow (outplay[data]).",
+    )
+
     # the rest
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Random seed of the run.")
     metrics_num_episodes: Positive = Field(
@@ -233,6 +268,23 @@ class AlgorithmConfig(Settings):
         if isinstance(given, dict) and isinstance(kind, type) and issubclass(kind, ExplorationConfig):
             kind.check_type(given.get("type"), cls.__name__.removesuffix("Config"))
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gpus_of_learners(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(each := data.get("num_gpus_per_learner"), (int, float)):
+            return data
+        return {"num_gpus": 1, **data} if each > 0 else data
+
+    @model_validator(mode="after")
+    def _check_learners(self) -> Self:
+        each = self.num_gpus_per_learner
+        if each is not None and bool(each) != bool(self.num_gpus):
+            raise ValueError(
+                f"num_gpus_per_learner is {each:g}, but num_gpus is {self.num_gpus}; all learners use a GPU, or none: "
+                "give one of the two settings"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_curriculum(self) -> Self:
@@ -269,6 +321,16 @@ class AlgorithmConfig(Settings):
         return {**data, "evaluation_explore": explore, "evaluation_config": {**evaluation, "explore": None}}
 
     @model_validator(mode="after")
+    def _check_preprocessor(self) -> Self:
+        if self.preprocessor is None:
+            return self
+        if self.normalize_observations:
+            raise ValueError("preprocessor and normalize_observations exclude each other; use a StandardScaler in it")
+        if getattr(self, "intrinsic_reward", None) is not None:
+            raise ValueError("intrinsic_reward normalises observations itself, so it cannot have a preprocessor")
+        return self
+
+    @model_validator(mode="after")
     def _check_evaluation(self) -> Self:
         if self.evaluation_parallel_to_training and not self.evaluation_num_workers:
             raise ValueError(
@@ -302,8 +364,13 @@ class AlgorithmConfig(Settings):
         """How many EnvGroups there are: `num_env_groups`, or what `auto` means; none is empty."""
         wanted = self.num_env_groups
         if wanted == "auto":
-            wanted = self.total_envs if self.is_async else max(_USUAL_GROUPS, self._known_workers)
+            wanted = self.auto_groups
         return min(self.total_envs, int(wanted))
+
+    @property
+    def auto_groups(self) -> int:
+        """What `num_env_groups: auto` means."""
+        return max(USUAL_GROUPS, self._known_workers)
 
     @property
     def group_sizes(self) -> list[int]:
@@ -348,10 +415,16 @@ class AsyncConfig(AlgorithmConfig):
     def is_async(self) -> bool:
         return self.async_
 
+    @property
+    def auto_groups(self) -> int:
+        return self.total_envs if self.async_ else super().auto_groups
+
     @model_validator(mode="after")
     def _check_async(self) -> Self:
         if self.async_ and self.num_workers == 0:
-            raise ValueError("async: workers run beside the learner, so num_workers must be at least 1")
+            raise ValueError(
+                "async: workers run beside the learner, so num_workers must be at least 1; or set async: false"
+            )
         return self
 
 

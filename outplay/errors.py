@@ -17,8 +17,12 @@
     │   └── EnvTimeoutError    (TimeoutError)   a step or reset exceeded env_step_timeout_s
     ├── CheckpointError                         a checkpoint is missing, damaged, or does not fit
     ├── CallbackError                           a callback, a custom model or distribution raised, or a wrong metric
+    ├── DataError              (ValueError)     a data set is missing, damaged, or does not fit
+    ├── ExportError                             a policy cannot be exported, or the file does not act as the policy
     ├── RunError                                a run cannot continue: its folder, its disk, its files
-    └── TuneError                               trials of a study have failed
+    │   └── LearnerDiedError                    a learner process died (num_learners)
+    ├── TuneError                               trials of a study have failed
+    └── TrainError                              a worker of a trainer has failed
 
 Each message says what is wrong and, if there is one, the remedy.
 """
@@ -128,8 +132,20 @@ class CallbackError(OutplayError):
     callback added a metric that is not a number. The message names the code."""
 
 
+class DataError(OutplayError, ValueError):
+    """A data set is missing or damaged, has other columns than are needed, or does not fit the environment."""
+
+
+class ExportError(OutplayError):
+    """A policy cannot be exported, or the exported file does not give the actions of the policy."""
+
+
 class RunError(OutplayError):
     """A run cannot continue: its folder cannot be written, the disk is full, or its files are inconsistent."""
+
+
+class LearnerDiedError(RunError):
+    """A learner process died: with `num_learners`, in an iteration. The iteration is rolled back and repeated."""
 
 
 class TuneError(OutplayError):
@@ -138,6 +154,11 @@ class TuneError(OutplayError):
     def __init__(self, message: str, analysis: Any = None) -> None:
         super().__init__(message)
         self.analysis = analysis
+
+
+class TrainError(OutplayError):
+    """A worker of a trainer has failed: its code raised, or its process died too often. The message has the
+    traceback."""
 
 
 _MOST_LISTED = 8  # names in one message

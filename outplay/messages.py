@@ -26,6 +26,8 @@ from outplay.live import above
 _FLUSH_TIMEOUT_S = 2.0  # for the last messages
 _WRITE_TIMEOUT_S = 1.0  # for the helper process to write a message
 
+_relay: Path | None = None  # that this process has joined
+
 
 def is_descriptor(stream: TextIO | None, number: int) -> bool:
     """Whether a stream is this file descriptor: not in a notebook, or in a test."""
@@ -100,6 +102,7 @@ def above_live_area(fifo: Path) -> Iterator[TextIO]:
 
 def join(fifo: Path) -> None:
     """Redirect what this process prints on a terminal to another process, if that reads `fifo` on this machine."""
+    global _relay
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
     try:
         if not terminals or not stat.S_ISFIFO(fifo.stat().st_mode):
@@ -111,6 +114,12 @@ def join(fifo: Path) -> None:
     for descriptor in terminals:
         os.dup2(pipe, descriptor)
     os.close(pipe)
+    _relay = fifo
+
+
+def relay() -> Path | None:
+    """The relay that this process has joined. Processes that it starts through the engine can join it too."""
+    return _relay
 
 
 @contextmanager

@@ -35,11 +35,50 @@ if TYPE_CHECKING:
 
     # For type checkers: `outplay` and `outplay.algorithms` load these on first use.
     from outplay.algorithms.a2c import A2C, A2CConfig
+    from outplay.algorithms.appo import APPO, APPOConfig
+    from outplay.algorithms.bc import BC, BCConfig
+    from outplay.algorithms.cql import CQL, CQLConfig
+    from outplay.algorithms.ddpg import DDPG, DDPGConfig
     from outplay.algorithms.dqn import DQN, DQNConfig
+    from outplay.algorithms.impala import IMPALA, IMPALAConfig
+    from outplay.algorithms.iql import IQL, IQLConfig
+    from outplay.algorithms.marwil import MARWIL, MARWILConfig
     from outplay.algorithms.pg import PG, PGConfig
     from outplay.algorithms.ppo import PPO, PPOConfig
+    from outplay.algorithms.pqn import PQN, PQNConfig
+    from outplay.algorithms.sac import SAC, SACConfig
+    from outplay.algorithms.td3 import TD3, TD3Config
 
-__all__ = ["A2C", "DQN", "PG", "PPO", "A2CConfig", "DQNConfig", "PGConfig", "PPOConfig"]
+__all__ = [
+    "A2C",
+    "APPO",
+    "BC",
+    "CQL",
+    "DDPG",
+    "DQN",
+    "IMPALA",
+    "IQL",
+    "MARWIL",
+    "PG",
+    "PPO",
+    "PQN",
+    "SAC",
+    "TD3",
+    "A2CConfig",
+    "APPOConfig",
+    "BCConfig",
+    "CQLConfig",
+    "DDPGConfig",
+    "DQNConfig",
+    "IMPALAConfig",
+    "IQLConfig",
+    "MARWILConfig",
+    "PGConfig",
+    "PPOConfig",
+    "PQNConfig",
+    "SACConfig",
+    "TD3Config",
+]
 
 
 @dataclass(frozen=True)
@@ -101,6 +140,16 @@ algorithms = Registry(
         "A2C": "outplay.algorithms.a2c:A2C",
         "PPO": "outplay.algorithms.ppo:PPO",
         "DQN": "outplay.algorithms.dqn:DQN",
+        "PQN": "outplay.algorithms.pqn:PQN",
+        "SAC": "outplay.algorithms.sac:SAC",
+        "TD3": "outplay.algorithms.td3:TD3",
+        "DDPG": "outplay.algorithms.ddpg:DDPG",
+        "IMPALA": "outplay.algorithms.impala:IMPALA",
+        "APPO": "outplay.algorithms.appo:APPO",
+        "BC": "outplay.algorithms.bc:BC",
+        "MARWIL": "outplay.algorithms.marwil:MARWIL",
+        "CQL": "outplay.algorithms.cql:CQL",
+        "IQL": "outplay.algorithms.iql:IQL",
     },
 )
 envs = Registry("environment", "outplay.envs", {"PongDifference": "outplay.envs.pong:PongDifference"})

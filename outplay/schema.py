@@ -80,6 +80,14 @@ class Evaluation(Part):
     metrics: dict[str, int | float | dict[Text, float]]
 
 
+class Recorded(Part):
+    """Files of recorded experience so far."""
+
+    output: Text
+    folder: Text
+    files: Counter
+
+
 class State(Part):
     """state.json."""
 
@@ -100,6 +108,7 @@ class State(Part):
     level: Level | None = None  # with a curriculum; not in checkpoints of 0.2.0
     evaluation: Evaluation | None = None  # not in checkpoints of 0.2.0
     episodes_since_video: Counter | None = None
+    recording: Recorded | None = None  # with `output`; not in checkpoints of 0.2.0
     learner: dict[str, Any]
     groups: list[Group]
     exact: bool

@@ -19,6 +19,7 @@ import outplay
 # Several processes of xdist share the cores: threads that spin while they wait for each other would take them all.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of learners, which set their number of threads themselves
 
 ENGINES = ("inline", "process", "ray")
 # On Ray, `make test` runs tasks and objects of the conformance suite, and the placement of workers.
@@ -27,6 +28,8 @@ SLOW_ON_RAY = (
     *("test_definitions.py", "test_calls.py", "test_failures.py", "test_cancel.py", "test_actors.py"),
     "test_curriculum.py",
     "test_evaluation_placement.py",
+    "test_trials_never_wait_for_each_other",
+    "test_what_does_not_fit_a_trial_uses_the_machine",
 )
 # The tests of a file stay together, because they share an engine; these start programs of their own, or share nothing.
 SPREAD = ("tests/test_documents.py", "tests/cli/", "tests/algorithms/test_conformance.py", "tests/envs/test_vectors.py")
@@ -62,7 +65,7 @@ def uses_shared_ray(item: pytest.Item | None) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that use the shared Ray come first, one after the other."""
     for item in items:
-        if item.path.name in SLOW_ON_RAY and uses_shared_ray(item):
+        if uses_shared_ray(item) and {item.path.name, item.originalname} & {*SLOW_ON_RAY}:  # type: ignore[attr-defined]
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not uses_shared_ray(item))
 

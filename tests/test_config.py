@@ -40,7 +40,7 @@ from outplay.settings import at, validated
         ({"lr_schedule": [[0]]}, "here: lr_schedule must be a list of [a number, a number] or null, not "),
         (
             {"exploration_config": {"type": "EpsilonGreedy"}},
-            "exploration_config.type: EpsilonGreedy is for algorithms with Q-values: DQN; Algorithm supports Stoch",
+            "exploration_config.type: EpsilonGreedy is for algorithms with Q-values: DQN and PQN; Algorithm supports",
         ),
         ({"lr_schedule": [[100, 0.1], [0, 0.2]]}, "a schedule's steps must ascend, and these do not: [100, 0]"),
         ({"grad_clip": 0}, "here: grad_clip must be a number of more than 0 or null, not 0"),

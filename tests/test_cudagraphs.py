@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outplay import DQN, PPO, Algorithm
+from outplay import DQN, PPO, PQN, SAC, TD3, Algorithm
 from outplay.cudagraphs import _WARM_UPS, CapturedActing, CapturedStep, Minibatch
 from outplay.policies import policy as policies
 from tests import probes
@@ -137,6 +137,11 @@ def test_captured_acting_reads_weights_and_inputs_where_they_are() -> None:
 # In the algorithms
 
 SMALL = {"num_envs": 4, "num_env_groups": 2, "num_workers": 0, "seed": 3, "model": {"fcnet_hiddens": [8]}}
+OFF_POLICY: dict[str, Any] = {
+    "train_batch_size": 16, "learning_starts": 32, "sgd_minibatch_size": 8, "buffer_size": 500, "lr": 3e-3,
+    "exploration_config": {"random_timesteps": 20},
+}  # fmt: skip
+CONTINUOUS = {"env_config": {"continuous": True}}
 CASES: dict[str, tuple[type[Algorithm], dict[str, Any], int]] = {
     # 80 rows in minibatches of 32, 32 and 16: two graphs; rates that change, and a coefficient that adapts
     "PPO": (
@@ -155,6 +160,14 @@ CASES: dict[str, tuple[type[Algorithm], dict[str, Any], int]] = {
         },
         1,
     ),
+    "PQN": (
+        PQN,
+        {
+            "train_batch_size": 80, "sgd_minibatch_size": 32, "num_sgd_iter": 2, "normalize_observations": True,
+            "lr_schedule": [[0, 1e-2], [400, 0.0]],
+        },
+        2,
+    ),
     "DQN with parameter noise": (
         DQN,
         {
@@ -162,6 +175,11 @@ CASES: dict[str, tuple[type[Algorithm], dict[str, Any], int]] = {
             "exploration_config": {"type": "ParameterNoise", "initial_epsilon": 0.1},
         },
         1,
+    ),
+    "SAC": (SAC, {**OFF_POLICY, "prioritized_replay": True}, 2),  # critics and policy
+    "SAC, continuous": (SAC, {**OFF_POLICY, **CONTINUOUS}, 2),
+    "TD3 with batch normalisation": (
+        TD3, {**OFF_POLICY, **CONTINUOUS, "critic_norm": "batch", "use_target_network": False}, 2
     ),
 }  # fmt: skip
 

@@ -59,7 +59,7 @@ ABOVE = (
 
 BELOW_ALGORITHMS = (
     *("", *BASICS, "fragments", "policies", "envs"),
-    *("learning", "collect", "replay", "cudagraphs", "runs.checkpoint", "runs.results"),
+    *("learning", "collect", "replay", "data", "preprocessors", "cudagraphs", "runs.checkpoint", "runs.results"),
 )
 
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -67,32 +67,40 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "registry": ("errors", "algorithms"),  # it names the algorithms for type checkers
     "fragments": BASICS,
     "cudagraphs": BASICS,
+    "data": (*BASICS, "fragments"),
     "engine": ("", "engine", "errors", "memory", "machine"),
     "util": ("errors", "engine"),
     "envs": (*BASICS, "fragments"),
     "policies": (*BASICS, "cudagraphs"),
     "replay": (*BASICS, *ENGINE, "fragments"),
-    "learning": (*BASICS, "fragments", "policies", "replay", "cudagraphs"),
+    "learning": (*BASICS, "fragments", "policies", "replay", "data", "cudagraphs"),
+    "learning.mirrors": (*BASICS, *ENGINE, "learning", "policies"),
     "collect": (*BASICS, *ENGINE, "fragments", "policies", "envs"),
+    "export": ("", *BASICS, "policies"),
     "algorithms": BELOW_ALGORITHMS,
     # A trainer made in Python can have a Run, which is made of the trainer. So one module of the algorithms needs Runs;
-    # it is imported when it is used. `Algorithm` itself names two classes for type checkers.
+    # it is imported when it is used. `Algorithm` itself names two classes for type checkers, and exports its policy.
     "algorithms.recording": ("algorithms", "errors", "runs.run", "runs.callbacks", "runs.progress"),
-    "algorithms.algorithm": (*BELOW_ALGORITHMS, "algorithms", "runs.run", "runs.callbacks"),
-    "runs": ("", *BASICS, "envs", "collect", "algorithms"),
+    "algorithms.algorithm": (*BELOW_ALGORITHMS, "algorithms", "export", "runs.run", "runs.callbacks"),
+    "runs": ("", *BASICS, "envs", "collect", "export", "algorithms"),
     "runs.results": BASICS,
     "runs.checkpoint": (*BASICS, "runs.results"),
-    "cli": (*ABOVE, "conditions", "tune"),
+    "cli": (*ABOVE, "conditions", "tune", "export", "serve", "sharing"),
+    # A server checks what its clients send, so it knows the spaces; it has the Policy from a saved one of `runs`.
+    "serve": (*ABOVE, "spaces", "masks", "sequences"),
+    "sharing": (*ABOVE, "files", "tune.reporting.charts"),
     "tune": (*ABOVE, "streams", "files", "parsing", "conditions"),
+    "preprocessors": ("", *BASICS, "engine.api"),
+    "train": ("", *BASICS, "engine.api", "tune", "data", "preprocessors"),
     "dashboard": ABOVE,
-    "testing": ("", *BASICS, *ENGINE, "envs", "policies", "learning", "collect", "algorithms", "runs", "tune"),
-    "": ("", *BASICS, "engine", "util", "envs", "algorithms", "runs"),
+    "testing": ("", *BASICS, *ENGINE, "data", "envs", "policies", "learning", "collect", "algorithms", "runs", "tune"),
+    "": ("", *BASICS, "engine", "util", "envs", "export", "algorithms", "runs"),
     "__main__": ("cli",),
     "mypy": (),  # a plugin of mypy: names only
 }
 # The command line, tune and the dashboard read and write a run through Run and RunFolder alone.
 FORBIDDEN = {"cli": ("runs.checkpoint", "runs.sinks")}
-FORBIDDEN["tune"] = FORBIDDEN["dashboard"] = FORBIDDEN["cli"]
+FORBIDDEN["tune"] = FORBIDDEN["dashboard"] = FORBIDDEN["serve"] = FORBIDDEN["sharing"] = FORBIDDEN["cli"]
 # An engine knows nothing of the others.
 FORBIDDEN["engine.inline"] = ("engine.process", "engine.ray")
 FORBIDDEN["engine.process"] = ("engine.inline", "engine.ray")
@@ -154,7 +162,16 @@ def test_imports_point_one_way() -> None:
     assert sorted(broken) == [], "these imports are not allowed: see ALLOWED"
 
 
-@pytest.mark.parametrize(("library", "home"), [("ray", "engine.ray"), ("pytest", "testing"), ("typer", "cli")])
+@pytest.mark.parametrize(
+    ("library", "home"),
+    [
+        ("ray", "engine.ray"),
+        ("pytest", "testing"),
+        ("typer", "cli"),
+        ("pyarrow", "data.arrow"),
+        ("onnxruntime", "export"),
+    ],
+)
 def test_some_libraries_are_imported_in_one_place_only(library: str, home: str) -> None:
     importing = {
         module for module, path in MODULES.items() if any(name.split(".")[0] == library for name in imports(path))
@@ -192,10 +209,15 @@ def test_the_rules_have_no_circle() -> None:
         ("cli.train", "engine.process"),
         ("cli.train", "runs.sinks"),
         ("tune.study", "algorithms"),
+        ("serve.source", "policies.policy"),
+        ("serve.source", "runs.checkpoint"),
+        ("runs.bundles", "sharing.card"),
         ("engine.ray.engine", "engine.process.hub"),
         ("engine.api", "algorithms"),
         ("spaces", "envs"),
         ("runs.run", "testing.algorithm"),
+        ("policies.policy", "export"),
+        ("export.module", "algorithms"),
     ],
 )
 def test_what_breaks_a_rule_is_noticed(module: str, imported: str) -> None:

@@ -11,7 +11,7 @@ import traceback
 import typer
 
 from outplay import __version__
-from outplay.cli import about, evaluate, listing, train, tune
+from outplay.cli import about, bundle, card, evaluate, export, listing, ope, serve, train, tune
 from outplay.cli.options import Command
 from outplay.errors import OutplayError, shortened
 
@@ -48,6 +48,12 @@ def _outplay(
 for _name, _function, _short in (
     ("train", train.train, "Train an agent: a recipe, an experiment file, or any environment."),
     ("evaluate", evaluate.evaluate, "Evaluate a trained policy on seeds that training did not use."),
+    ("export", export.export, "Write a trained policy to a file that acts without Outplay, such as policy.onnx."),
+    ("serve", serve.serve, "Serve a trained policy over HTTP and WebSocket."),
+    ("card", card.card, "Write a model card: a folder that is ready for a model hub."),
+    ("bundle", bundle.bundle, "Write a run to one file, to move it to another machine."),
+    ("unbundle", bundle.unbundle, "Unpack a run from a bundle."),
+    ("ope", ope.ope, "Estimate a policy's return from recorded episodes: off-policy evaluation."),
     ("runs", listing.runs, "List runs with their state and last return, newest last."),
     ("recipes", listing.recipes, "List the built-in recipes: outplay train RECIPE."),
     ("settings", listing.settings, "List settings with their defaults: outplay settings [ALGO]."),
@@ -91,6 +97,13 @@ def main() -> None:
         sys.exit(1)
 
 
+def _without_token(arguments: list[str]) -> list[str]:
+    """The arguments for a report: a token is a secret."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    hidden = ["…" if before == "--token" else argument for before, argument in pairs]
+    return ["--token=…" if argument.startswith("--token=") else argument for argument in hidden]
+
+
 def _report_bug(error: BaseException, shows_traceback: bool) -> None:
     """Print one sentence to stderr, and write the traceback to a file. `shows_traceback`: print it to stderr, too."""
     text = "".join(traceback.format_exception(error))
@@ -102,7 +115,7 @@ def _report_bug(error: BaseException, shows_traceback: bool) -> None:
             "w", prefix="outplay-traceback-", suffix=".txt", delete=False, errors="backslashreplace"
         ) as file:
             python = f"Python {platform.python_version()}, {platform.platform()}"
-            file.write(f"outplay {__version__}, {python}\n{sys.argv}\n\n{text}")
+            file.write(f"outplay {__version__}, {python}\n{_without_token(sys.argv)}\n\n{text}")
         where = f"the traceback is in {file.name}"
     except OSError as second:
         where = f"the traceback could not be written: {second.strerror or second}; --traceback shows it"

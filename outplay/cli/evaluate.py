@@ -29,7 +29,7 @@ def evaluate(
         str,
         typer.Argument(
             metavar="RUN_OR_CHECKPOINT",
-            help="A checkpoint, a run (its newest checkpoint), or the name of an experiment (its newest run).",
+            help="A checkpoint, a run (its newest checkpoint), an experiment (its newest run), or a bundle.",
             autocompletion=completion.runs,
         ),
     ],
@@ -51,6 +51,9 @@ def evaluate(
     ] = None,
     video: Annotated[
         Path | None, typer.Option(help="Record one additional episode as a video to this file (.mp4, .webm, .gif).")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Record the episodes as Parquet files in this folder, to learn from them.")
     ] = None,
     trust: Annotated[
         bool,
@@ -84,7 +87,7 @@ def evaluate(
     }
     progress = EpisodeProgress()
     with separate_output() as (_, err), _progress_shown(progress, steps, episodes or _EPISODES, err):
-        played = play(saved, settings, video, progress)
+        played = play(saved, settings, video, progress, output)
     metrics, state = played.metrics, saved.state
     if as_json:
         partial = {"partial": True} if played.is_partial else {}
@@ -92,6 +95,8 @@ def evaluate(
     else:
         typer.echo(f"{state['algorithm']} on {state['env']}, iteration {state['training_iteration']} ({saved.folder})")
         typer.echo(_summary(metrics, played.longest) + ("; partial: stopped by Ctrl-C" if played.is_partial else ""))
+        if output is not None:
+            typer.echo(f"recorded in {output}")
         if "video" in metrics:
             typer.echo(f"video {video}: return {number(metrics['video_return'], 2)}")
     if played.is_partial:

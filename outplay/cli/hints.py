@@ -5,6 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from outplay.cli.engine import engine_options
+from outplay.engine.api import current_settings
+
 if TYPE_CHECKING:
     from outplay.runs.run import Run
 
@@ -27,7 +30,11 @@ def hints(run: Run) -> list[str]:
 
 
 def resume_command(run: Run) -> str:
-    return f"outplay train --resume {_arguments(run)}"
+    """With the engine's options, unless it is the default engine."""
+    started = current_settings()
+    is_default = started is None or started.engine == "process"
+    options = "" if started is None or is_default else engine_options(started.engine, started.address)
+    return f"outplay train --resume {_arguments(run)}{options}"
 
 
 def _arguments(run: Run) -> str:

@@ -101,7 +101,7 @@ def train(
     init_from: Annotated[
         str | None,
         typer.Option(
-            metavar="RUN", help="Start with the weights of a run or checkpoint.", autocompletion=completion.runs
+            metavar="RUN", help="Start with the weights of a run, checkpoint or bundle.", autocompletion=completion.runs
         ),
     ] = None,
     trust: Annotated[

@@ -125,9 +125,9 @@ def test_completion_of_names(cli: Callable[..., Outcome], monkeypatch: pytest.Mo
     (run / "config.yaml").touch()
     for words, expected in {
         "outplay tra": ["train"],
-        "outplay train cartpole-": ["cartpole-dqn"],
-        "outplay train --run P": ["PG", "PPO"],
-        "outplay settings D": ["DQN"],
+        "outplay train cartpole-d": ["cartpole-dqn"],
+        "outplay train --run P": ["PG", "PPO", "PQN"],
+        "outplay settings DQ": ["DQN"],
         "outplay train --env Acro": ["Acrobot-v1"],
         "outplay train --env ALE/Breako": ["ALE/Breakout-v5"],
         "outplay check-env PongD": ["PongDifference"],
@@ -157,7 +157,7 @@ def test_completion_in_a_real_shell() -> None:
     script = """
         eval "$(_OUTPLAY_COMPLETE=source_bash outplay)"
         read -r _ _ _ _ function _ <<< "$(complete -p outplay)"
-        COMP_WORDS=(outplay train cartpole-)
+        COMP_WORDS=(outplay train cartpole-d)
         COMP_CWORD=2
         $function outplay
         echo "${COMPREPLY[@]}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import outplay
 from outplay.cli.hints import hints
 from tests import probes
 from tests.cli.common import SMALL, Outcome, only_run
@@ -69,6 +70,15 @@ def test_a_run_that_was_stopped_suggests_to_resume(cli: Callable[..., Outcome], 
     code, out, err = cli(*commands("\n".join(hints(run)))["to resume"])
     assert code == 0, err
     assert "iteration 4" in out
+
+
+def test_the_engine_is_part_of_the_command(cli: Callable[..., Outcome]) -> None:
+    outplay.shutdown()
+    code, out, err = cli("train", "--env", "CartPole-v1", "--engine", "inline", *ONCE)
+    assert code == 0, err
+    outplay.shutdown()
+    command = commands(out)["to train further"]
+    assert command[command.index("--engine") + 1] == "inline"
 
 
 def test_watching_is_suggested_only_where_it_is_possible(

@@ -231,7 +231,7 @@ def test_all_settings_have_their_names_and_take_their_values() -> None:
         ({"evaluation_duration": None}, "evaluation_duration must be an integer of at least 1, not None"),
         (
             {"exploration_config": {"type": "EpsilonGreedy"}},
-            "EpsilonGreedy is for algorithms with Q-values: DQN; PPO supports StochasticSampling",
+            "EpsilonGreedy is for algorithms with Q-values: DQN and PQN; PPO supports StochasticSampling",
         ),
         ({"record_env": True}, "record_env needs evaluation_interval, the iterations between evaluations"),
         ({"num_gpus": 2}, "num_gpus must be an integer of at least 0 and at most 1, not 2"),
