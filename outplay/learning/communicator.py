@@ -119,7 +119,7 @@ class Communicator:
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all learners, on each of them. Overwrites `tensor`."""
         if not tensor.is_cuda:
-            self._wait(self._gloo.allreduce([tensor]))
+            self._wait(lambda: self._gloo.allreduce([tensor]))
         elif self._nccl is not None:
             self._wait_on_gpu(self._nccl.allreduce([tensor]))
         else:
@@ -140,15 +140,17 @@ class Communicator:
         described = [(array.dtype.str, array.shape) for array in arrays]
         header = json.dumps([described, list(map(int, numbers))]).encode()
         data = b"".join([header, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
-        self._wait(self._gloo.send([torch.tensor([len(header), len(data)])], to, 0))
-        self._wait(self._gloo.send([torch.frombuffer(bytearray(data), dtype=torch.uint8)], to, 0))
+        sizes = torch.tensor([len(header), len(data)])
+        content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        self._wait(lambda: self._gloo.send([sizes], to, 0))
+        self._wait(lambda: self._gloo.send([content], to, 0))
 
     def receive(self, source: int) -> tuple[list[Array], list[int]]:
         """Receive what `send` sends."""
         sizes = torch.zeros(2, dtype=torch.int64)
-        self._wait(self._gloo.recv([sizes], source, 0))
+        self._wait(lambda: self._gloo.recv([sizes], source, 0))
         data = torch.empty(int(sizes[1]), dtype=torch.uint8)
-        self._wait(self._gloo.recv([data], source, 0))
+        self._wait(lambda: self._gloo.recv([data], source, 0))
         content, at = data.numpy(), int(sizes[0])
         described, numbers = json.loads(content[:at].tobytes())
         arrays = []
@@ -158,9 +160,12 @@ class Communicator:
             at += number * dtype.itemsize
         return arrays, numbers
 
-    def _wait(self, work: Any) -> None:
-        """Wait for an operation. In between, signals are handled, and failures of other learners noticed."""
-        self._pending = work
+    def _wait(self, start: Callable[[], Any]) -> None:
+        """Start an operation and wait for it. In between, signals are handled, failures of other learners noticed."""
+        try:
+            self._pending = work = start()
+        except RuntimeError as error:  # gloo has noticed before the operation starts that a connection is closed
+            raise LearnerDiedError(DIED) from error
         while True:
             try:
                 work.wait(_POLL)
