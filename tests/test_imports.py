@@ -87,11 +87,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "runs": ("", *BASICS, "envs", "collect", "export", "algorithms"),
     "runs.results": BASICS,
     "runs.checkpoint": (*BASICS, "runs.results"),
-    "cli": (*ABOVE, "conditions", "tune", "export", "serve", "sharing"),
+    "cli": (*ABOVE, "conditions", "tune", "export", "serve", "sharing", "plotting"),
     # A server checks what its clients send, so it knows the spaces; it has the Policy from a saved one of `runs`.
     "serve": (*ABOVE, "spaces", "masks", "sequences"),
-    "sharing": (*ABOVE, "files", "tune.reporting.charts"),
-    "tune": (*ABOVE, "streams", "files", "parsing", "conditions"),
+    "sharing": (*ABOVE, "files", "plotting.svg"),
+    "tune": (*ABOVE, "streams", "files", "parsing", "conditions", "plotting.svg"),
+    "plotting": (*ABOVE, "conditions", "files", "sharing.curve", "tune"),
+    "plotting.svg": (),  # charts of all pages: those of studies, of runs, and model cards
     "preprocessors": ("", *BASICS, "engine.api"),
     "train": ("", *BASICS, "engine.api", "tune", "data", "preprocessors"),
     "dashboard": ABOVE,

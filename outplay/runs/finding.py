@@ -26,22 +26,31 @@ def find_run(name: str | Path, results: Path) -> Path:
     `name` is a path, `experiment/RUN`, an experiment, a run, a hash, or the start of one of these. If it means several
     runs of one experiment, the newest with a checkpoint is found; without any checkpoint, the newest.
     """
+    found = find_runs(name, results)
+    return found[0] if len(found) == 1 else _newest(found)
+
+
+def find_runs(name: str | Path, results: Path) -> list[Path]:
+    """All run folders that a name means, as `find_run` takes it, in the order of their names.
+
+    Several runs are meant by an experiment, by a study, and by the start of names in one experiment.
+    """
     text = str(name).rstrip("/")  # the completion of paths adds a slash
     runs = [_Run(known, folder) for known, folder in runs_by_name(results).items()]
     if exact := [run.folder for run in runs if run.full_name == text]:
-        return exact[0]
+        return exact
     path = as_path(name)
     if (path / "config.yaml").exists():
-        return path
+        return [path]
     _check_not_inside(path)
-    if in_folder := [file.parent for file in path.glob("*/config.yaml")]:
-        return _newest(in_folder)
+    if in_folder := sorted(file.parent for file in path.glob("*/config.yaml")):
+        return in_folder
     if path.suffix == ".zip" and path.is_file():
         raise CheckpointError(f"{path} is a bundle: unpack it with `outplay unbundle {path}`, then resume the run")
     found, is_group = _matches(text, runs)
     experiments = sorted({run.experiment for run in found})
     if len(found) == 1 or (is_group and len(experiments) == 1):
-        return _newest([run.folder for run in found])
+        return [run.folder for run in found]
     if found:
         by_experiment = is_group and all(experiment.startswith(text) for experiment in experiments)
         raise CheckpointError(_ambiguous(text, experiments if by_experiment else [run.full_name for run in found]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outplay.tune.reporting.charts import Plot, Scale, line, scale_of, thinned
+from outplay.plotting.svg import curve_chart
 
 _WIDTH, _HEIGHT = 760, 340
 # As attributes, not as a style sheet: hubs and converters may ignore that.
@@ -17,28 +17,15 @@ _ATTRIBUTES = {
     'class="dot training"': 'fill="#3b6fb6"',
     'class="dot evaluation"': 'fill="#d2691e"',
 }
-_MOST_POINTS = 1000
 
 
 def learning_curve(results: Sequence[Mapping[str, Any]]) -> str | None:
     """Mean return by environment steps, in training and in evaluations. None if there is no episode yet."""
-    lines = {
-        "training": _points(results, lambda result: result),
-        "evaluation": _points(results, lambda result: result.get("evaluation") or {}),
-    }
-    points = [point for found in lines.values() for point in found]
-    if not points:
+    curves = returns_by_steps(results)
+    title = "Learning curve: mean return by environment steps"
+    chart = curve_chart(curves, "environment steps", "mean return", title, _WIDTH, _HEIGHT)
+    if not chart:
         return None
-    x = Scale(0.0, max(at for at, _ in points) or 1.0)
-    plot = Plot(x, scale_of([value for _, value in points]), _WIDTH, _HEIGHT)
-    body, right = [], 0
-    for kind, found in lines.items():
-        if found:
-            body.append(line([plot.at(*point) for point in thinned(found, _MOST_POINTS)], kind, tip=kind))
-            body.append(f'<path class="line {kind}" d="M{90 + right} 22h22"/>')
-            body.append(f'<text x="{118 + right}" y="26">{kind}</text>')
-            right += 110
-    chart = plot.svg(body, "environment steps", "mean return", "Learning curve: mean return by environment steps")
     for name, attributes in _ATTRIBUTES.items():
         chart = chart.replace(name, f"{name} {attributes}")
     font = 'font-family="sans-serif" font-size="12"'
@@ -46,6 +33,14 @@ def learning_curve(results: Sequence[Mapping[str, Any]]) -> str | None:
     head = f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>'
     start, end = chart.split(">", 1)
     return f"{start.replace('<svg', f'<svg {size}', 1)}>{head}{end}\n"
+
+
+def returns_by_steps(results: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """(environment steps, mean return) in training and in evaluations."""
+    return {
+        "training": _points(results, lambda result: result),
+        "evaluation": _points(results, lambda result: result.get("evaluation") or {}),
+    }
 
 
 def _points(results: Sequence[Mapping[str, Any]], part: Any) -> list[tuple[float, float]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from outplay.errors import CheckpointError
 from outplay.runs.experiments import Experiment, experiment
-from outplay.runs.finding import find_run
+from outplay.runs.finding import find_run, find_runs
 from outplay.runs.folder import runs_in
 from outplay.runs.loading import find_weights
 from outplay.runs.results import folder_name, new_run_folder
@@ -53,6 +53,9 @@ def test_a_run_is_found_by_each_of_its_names(tmp_path: Path) -> None:
         full = f"{folder.parent.name}/{folder.name}"
         for name in (folder, str(folder), full, full + "/", folder.name, folder.name.split("_")[-3], full[:-10]):
             assert find_run(name, tmp_path) == folder
+    assert find_runs("poles", tmp_path) == sorted(find_runs("poles/", tmp_path)) == sorted([a, b, c])
+    assert find_runs(tmp_path / "poles", tmp_path) == sorted([a, b, c])
+    assert find_runs("3fa", tmp_path) == [a]
     assert find_run("3fa", tmp_path) == a
     assert find_run("b", tmp_path) == other
     assert find_run("pon", tmp_path) == other

@@ -18,7 +18,6 @@ import outplay
 from outplay import tune
 from outplay.tune import ExperimentAnalysis
 from outplay.tune.reporting import ranked, table_lines, write_csv, write_page
-from outplay.tune.reporting.charts import Scale, scale_of, tick_text
 from outplay.tune.reporting.importance import importances
 from outplay.tune.reporting.page import page
 from outplay.tune.reporting.story import story_of
@@ -208,26 +207,6 @@ def test_copies_are_shown(folder: Path) -> None:
         "Values over time",
     ]
     assert "iteration 6: trial 00001 copied trial 00000" in text
-
-
-def test_axes() -> None:
-    assert [text for _, text in Scale(0, 10).ticks(5)] == ["0", "2", "4", "6", "8", "10"]
-    assert [text for _, text in Scale(1e-5, 1e-1, is_log=True).ticks(6)] == ["1e-5", "1e-4", "0.001", "0.01", "0.1"]
-    assert [text for _, text in Scale(2e-3, 8e-3, is_log=True).ticks(6)] == ["0.002", "0.005"]
-    assert [text for _, text in Scale(0, 3, is_whole=True).ticks(8)] == ["0", "1", "2", "3"]
-    assert [text for _, text in Scale(5, 5).ticks()] == ["5"]
-    assert [tick_text(value) for value in (0, 25_000, -0.5, 3e6, 1e-4, 0.25)] == [
-        "0",
-        "25k",
-        "-0.5",
-        "3M",
-        "1e-4",
-        "0.25",
-    ]
-    cut = scale_of([*range(20), 1e9], "min")
-    assert cut.is_cut
-    assert cut.high < 100
-    assert scale_of([*range(20), 1e9], "max").high > 1e9  # the best value is never cut
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

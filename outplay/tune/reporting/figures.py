@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from outplay.errors import RunError
+from outplay.plotting.svg import Plot, Scale, cut, dot, esc, line, scale_of, svg, thinned
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.domains import Categorical, Domain, Float, Grid, Integer
 from outplay.tune.objective import known, number
-from outplay.tune.reporting.charts import Plot, Scale, cut, dot, esc, line, scale_of, svg, thinned
 from outplay.tune.reporting.ranking import ranked, status_text
 from outplay.tune.reporting.story import Segment, Story
 from outplay.tune.text import metric_text, value_text, values_text, variable_text, variables_of
@@ -88,7 +88,7 @@ class Data:
         domain = self.domains.get(name)
         are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         if not values or not are_numbers or isinstance(domain, Categorical | Grid):
-            return Scale(0, 1, categories=_categories(values, domain, are_numbers))
+            return Scale(0, 1, categories=_categories(values, domain, are_numbers), text=value_text)
         low, high = float(min(values)), float(max(values))
         if isinstance(domain, Float | Integer) and domain.log and low > 0:
             return Scale(low / 1.15, high * 1.15, is_log=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from outplay.files import replace_file
+from outplay.plotting.svg import esc
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.display import argument_of
 from outplay.tune.domains import Domain
 from outplay.tune.objective import number
 from outplay.tune.reporting import figures
-from outplay.tune.reporting.charts import esc
 from outplay.tune.reporting.figures import Data
 from outplay.tune.reporting.importance import importances
 from outplay.tune.reporting.ranking import ranked, status_text
@@ -36,7 +36,8 @@ def write_page(analysis: ExperimentAnalysis, path: Path) -> None:
 def page(analysis: ExperimentAnalysis) -> str:
     data = Data(analysis, story_of(analysis), _domains(analysis))
     name = esc(analysis.settings["name"])
-    style, script = (resources.files("outplay.tune.reporting").joinpath(f).read_text() for f in ("page.css", "page.js"))
+    style = resources.files("outplay.plotting").joinpath("page.css").read_text()
+    script = resources.files("outplay.tune.reporting").joinpath("page.js").read_text()
     body = "\n".join(part for part in [_head(data), *_sections(data)] if part)
     crowded = " class=many" if len(analysis) > _CROWDED else ""
     return (

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
-
-from outplay.tune.text import value_text
 
 LEFT, RIGHT, TOP, BOTTOM = 68, 16, 12, 46
 
@@ -28,10 +26,11 @@ class Scale:
     categories: tuple[str, ...] = ()
     is_whole: bool = False  # ticks at integers only
     is_cut: bool = False  # there are values beyond its ends
+    text: Callable[[Any], str] = str  # the category of a value
 
     def __call__(self, value: Any) -> float:
         if self.categories:
-            return (self.categories.index(value_text(value)) + 0.5) / len(self.categories)
+            return (self.categories.index(self.text(value)) + 0.5) / len(self.categories)
         low, high, at = (self._warped(each) for each in (self.low, self.high, float(value)))
         return min(1.0, max(0.0, (at - low) / (high - low))) if high > low else 0.5
 
@@ -180,3 +179,30 @@ def thinned(points: Sequence[tuple[float, float]], most: int = 160) -> list[tupl
     every = max(1, math.ceil(len(points) / most))
     kept = list(points[::every])
     return kept if not points or kept[-1] == points[-1] else [*kept, points[-1]]
+
+
+def curve_chart(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    x_label: str,
+    y_label: str,
+    title: str,
+    width: int = 760,
+    height: int = 340,
+) -> str:
+    """Lines through points (x, y) by their names, which are classes as well: a legend names several. Empty without any.
+
+    The x-axis begins at 0.
+    """
+    shown = {name: points for name, points in curves.items() if points}
+    every = [point for points in shown.values() for point in points]
+    if not every:
+        return ""
+    plot = Plot(Scale(0.0, max(x for x, _ in every) or 1.0), scale_of([y for _, y in every]), width, height)
+    body, right = [], LEFT + 22
+    for name, points in shown.items():
+        body.append(line([plot.at(*point) for point in thinned(points, width)], name, tip=name))
+        if len(shown) > 1:
+            body.append(f'<path class="line {esc(name)}" d="M{right} 22h22"/>')
+            body.append(f'<text class="legend" x="{right + 28}" y="26">{esc(name)}</text>')
+            right += 110
+    return plot.svg(body, x_label, y_label, title)

@@ -1,0 +1,1 @@
+"""Figures and pages of runs without a browser: `outplay plot` and `outplay report`; charts as SVG for all pages."""
