@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from outplay.collect import Collector
+from outplay.collect import Collector, report
 from outplay.envs import GroupState
 
 States = list[GroupState] | None  # None: every EnvGroup begins
@@ -46,6 +46,10 @@ class TrainingWorkers:
     def restarts(self) -> list[int]:
         """The number of restarts of each worker process; empty if none is running."""
         return [] if self.running is None else list(self.running.pool.generations)
+
+    def health(self) -> list[dict[str, Any]]:
+        """Heartbeat, speed, restarts, policy lag and last error of each worker process, as status.json has them."""
+        return [] if self.running is None else report(self.running.pool.health)
 
     def stop(self) -> None:
         """Stop the workers, without waiting for pending Fragments. The next ones continue."""

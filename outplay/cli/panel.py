@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from outplay.cli.curve import Curve
-from outplay.cli.usage import Usage
 from outplay.formatting import duration, number
+from outplay.machine import Usage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

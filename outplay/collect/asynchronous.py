@@ -50,7 +50,9 @@ class AsyncCollector(Collector):
 
     def record_lag(self, fragments: Sequence[Fragment], updates: int) -> None:
         """Note the policy lag of Fragments: updates made since the Weights that acted were taken."""
-        self._lags += [updates - fragment.updates for fragment in fragments]
+        for fragment in fragments:
+            self._lags.append(lag := updates - fragment.updates)
+            self.pool.health[self._worker_of(fragment)].lag = lag
 
     def lag_metrics(self) -> dict[str, float]:
         """Mean and maximum policy lag since the last call."""

@@ -79,7 +79,13 @@ class Collector(ABC):
         for fragment in fragments:
             env_actions = self._scaling(fragment.actions)
             states[fragment.group] = states[fragment.group].advanced(fragment, env_actions, self.spec.complete_episodes)
+            if self.num_workers:
+                self.pool.health[self._worker_of(fragment)].collected(fragment)
         self.states = states
+
+    def _worker_of(self, fragment: Fragment) -> int:
+        """The index of the worker that hosts the EnvGroup of a Fragment."""
+        return fragment.group % max(1, self.num_workers)
 
     def set_task(self, task: Any) -> None:
         """Set the task of episodes that start from now on, in every EnvGroup."""

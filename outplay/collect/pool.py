@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from outplay.collect.health import WorkerHealth
 from outplay.collect.worker import RolloutWorker
 from outplay.engine import api as engine
 from outplay.engine.base import Ref
@@ -53,6 +54,7 @@ class WorkerPool:
         self.replaced = 0
         self._crashes = [0] * num_workers  # per worker, since its last result
         self.generations = [0] * num_workers  # replacements per worker
+        self.health = [WorkerHealth() for _ in range(num_workers)]
         self._hint = ""  # end of the error message: why workers may crash
         self.local = None if num_workers else RolloutWorker(count_cpus(), *arguments(0))
         self.remote = [self._start(index) for index in range(num_workers)]
@@ -116,6 +118,7 @@ class WorkerPool:
             self._replace(worker, error)
             return None
         self._crashes[worker] = 0
+        self.health[worker].answered()
         return (result,)
 
     def _replace(self, worker: int, error: OutplayError) -> None:
@@ -134,6 +137,7 @@ class WorkerPool:
         log.warning("worker %d %s and is replaced; its environments are rebuilt", worker, reason)
         self.replaced += 1
         self.generations[worker] += 1
+        self.health[worker].replaced(error)
         self.remote[worker] = self._start(worker)
 
     def stop(self) -> None:

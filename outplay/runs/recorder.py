@@ -12,6 +12,7 @@ from typing import Any
 
 from outplay.algorithms import Algorithm
 from outplay.errors import RunError
+from outplay.machine import MachineUsage, Usage, gpu_usage
 from outplay.runs.checkpoint import iteration_of
 from outplay.runs.experiments import Experiment
 from outplay.runs.folder import RunFolder
@@ -23,6 +24,7 @@ from outplay.runs.sinks import Sink, SinkContext, close_sinks, open_sinks
 log = logging.getLogger("outplay")
 
 _STATUS_INTERVAL_S = 1.0  # between two updates of status.json
+_SCAN_EVERY = 15  # updates of status.json: a search for child processes reads the whole process table
 
 
 class Recorder:
@@ -79,6 +81,7 @@ class FolderRecorder(Recorder):
         self._keeping = CheckpointPolicy(experiment, folder)
         self._sinks: list[Sink] = []
         self._status_at = 0.0
+        self._usage: tuple[Usage, MachineUsage] | None = None
 
     def open(self, algorithm: Algorithm) -> list[Record]:
         """Lock the folder and open the sinks."""
@@ -129,8 +132,17 @@ class FolderRecorder(Recorder):
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         self.state = status["state"]
-        self._folder.write_status(dict(status))
+        self._folder.write_status({**status, "machine": self._machine()})
         self._status_at = time.monotonic()
+
+    def _machine(self) -> dict[str, Any]:
+        """CPU and memory of the machine, and of the run's processes on it."""
+        if self._usage is None:
+            self._usage = Usage(_SCAN_EVERY), MachineUsage()
+        run, machine = self._usage
+        run.sample()
+        own = {"run_cpu_percent": round(run.cpu_percent, 1), "run_memory_bytes": run.memory}
+        return {**machine.sample(), **own, "gpus": gpu_usage()}
 
     @property
     def is_status_due(self) -> bool:
@@ -174,7 +186,11 @@ def status_of(
         "timesteps_total": algorithm.timesteps,
         "episode_return_mean": last.get("episode_return_mean"),
         "progress": progress,
-        "workers": {"number": len(restarts), "replaced": sum(restarts)},
+        "workers": {
+            "number": len(restarts),
+            "replaced": sum(restarts),
+            "each": algorithm.training_workers.health(),
+        },
         **({"error": error} if error else {}),
         **({"evaluation": dict(evaluation)} if evaluation else {}),
     }

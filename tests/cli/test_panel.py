@@ -13,8 +13,8 @@ from rich.console import Console
 
 from outplay.cli.curve import Curve
 from outplay.cli.panel import Panel, TimeLeft, key_figures
-from outplay.cli.usage import Usage
 from outplay.formatting import duration
+from outplay.machine import Usage
 from outplay.runs.experiments import experiment
 from outplay.runs.run import Run
 from outplay.runs.stopping import StopConditions
