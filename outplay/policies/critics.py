@@ -138,7 +138,8 @@ class Critics(Network):
             hiddens = self.default_hiddens
         super().__init__(leaves, model.model_copy(update={"fcnet_hiddens": hiddens}), generator)
         self._is_plain = options.norm is None and not options.dropout and self._activation in ACTIVATIONS
-        self.head_layer = EnsembleLinear(options.number, self.num_hidden, num_outputs)
+        inputs = self.num_hidden if len(self._sizes) > 1 else self.num_hidden + num_inputs  # without hidden layers
+        self.head_layer = EnsembleLinear(options.number, inputs, num_outputs)
         for part in self.encoder.modules() if not self.is_custom else ():
             initialize(part, model.initializer, generator, 2**0.5)
         for layer in (*self.hidden, self.head_layer):

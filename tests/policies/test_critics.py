@@ -50,6 +50,14 @@ def test_an_ensemble_is_several_networks(activation: str, outputs: int) -> None:
     assert not torch.equal(found[0], found[1])
 
 
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+def test_critics_without_hidden_layers_see_the_actions(norm: Any) -> None:
+    network = critics(CriticOptions(hiddens=[], norm=norm))
+    (seen,), actions = batch()
+    assert network((seen,), actions).shape == (2, 5, 1)
+    assert not torch.equal(network((seen,), actions), network((seen,), -actions))
+
+
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("trains", [True, False])
