@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def read_minari(name: str, leaves: tuple[Leaf, ...] | None = None) -> Dataset:
     storage = _storage(path)
     if leaves is None:
         leaves = spaces.leaves(spaces.readable(storage.observation_space))
-    meta = list(storage.get_episode_metadata(range(storage.total_episodes)))
+    with _readable(name):
+        meta = list(storage.get_episode_metadata(range(storage.total_episodes)))
     if not meta:
         raise DataError(f"the Minari data set {name!r} has no episodes")
     lengths = [int(episode["total_steps"]) for episode in meta]
@@ -87,8 +89,8 @@ def _together(lengths: list[int]) -> Iterator[tuple[range, int]]:
 def _path(name: str) -> Path:
     try:
         parse_dataset_id(name)
-    except ValueError as error:
-        raise DataError(f"{name!r} is no name of a Minari data set, as CartPole/expert-v0: {error}") from error
+    except (ValueError, TypeError) as error:  # TypeError: it has no version
+        raise DataError(f"{name!r} is no name of a Minari data set, as CartPole/expert-v0") from error
     return Path(get_dataset_path(name)) / "data"
 
 
@@ -99,11 +101,26 @@ def _storage(path: Path) -> Any:
         known = [str(found.parent.parent.relative_to(root)) for found in root.rglob("data/metadata.json")]
         here = str(name.relative_to(root)) if name.is_relative_to(root) else str(name)
         raise DataError(f"there is no local Minari data set {here!r} in {root}{nearest(here, known) if known else ''}")
-    raw = MinariStorage.read_raw_metadata(path)
-    if "observation_space" not in raw or "action_space" not in raw:
-        # Minari would make the environment that the file names, which imports code.
-        raise DataError(f"the Minari data set {name} does not say its spaces; save it with a newer version of minari")
-    return MinariStorage.read(path)
+    with _readable(name):
+        raw = MinariStorage.read_raw_metadata(path)
+        if "observation_space" not in raw or "action_space" not in raw:
+            # Minari would make the environment that the file names, which imports code.
+            raise DataError(
+                f"the Minari data set {name} does not say its spaces; save it with a newer version of minari"
+            )
+        return MinariStorage.read(path)
+
+
+@contextmanager
+def _readable(name: object) -> Iterator[None]:
+    """Turn errors of Minari about a data set into a DataError."""
+    try:
+        yield
+    except ImportError as error:
+        raise DataError(f"the Minari data set {name} has a format that needs another package: {error}") from error
+    except (OSError, ValueError, LookupError, TypeError, AssertionError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise DataError(f"the Minari data set {name} is damaged, or its format is unknown: {problem}") from error
 
 
 def _rows(episode: dict[str, Any], leaves: tuple[Leaf, ...], action_space: gymnasium.Space[Any]) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,4 +89,34 @@ def test_mistakes_get_one_sentence(tmp_path: Path, root: Path) -> None:
     found = json.loads(file.read_text())
     file.write_text(json.dumps({key: value for key, value in found.items() if key != "action_space"}))
     with pytest.raises(DataError, match="does not say its spaces"):
+        data.read_minari("cartpole/random-v0")
+
+
+@pytest.mark.parametrize("name", ["foo", "cartpole/random", "", "a b-v0/"])
+def test_names_without_a_version_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="is no name of a Minari data set"):
+        data.read_minari(name)
+    with pytest.raises(DataError, match="is no name of a Minari data set"):
+        data.write_minari(recorded("CartPole-v1", tmp_path / "out"), name)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"data_format": "other"}, {"total_episodes": 10**6}, {"total_episodes": "x"}, {"observation_space": "{"}],
+)
+def test_damaged_data_sets_are_refused(tmp_path: Path, root: Path, changed: dict[str, Any]) -> None:
+    data.write_minari(recorded("CartPole-v1", tmp_path / "out"), "cartpole/random-v0")
+    file = root / "cartpole" / "random-v0" / "data" / "metadata.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+    with pytest.raises(DataError, match=r"cartpole/random-v0 is damaged, or its format is unknown"):
+        data.read_minari("cartpole/random-v0")
+
+
+def test_a_format_whose_package_is_missing(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    monkeypatch.delitem(sys.modules, "minari.dataset._storages.hdf5_storage", raising=False)
+    data.write_minari(recorded("CartPole-v1", tmp_path / "out"), "cartpole/random-v0")
+    file = root / "cartpole" / "random-v0" / "data" / "metadata.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "data_format": "hdf5"}))
+    with pytest.raises(DataError, match="needs another package: h5py is not installed"):
         data.read_minari("cartpole/random-v0")
