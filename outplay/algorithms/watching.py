@@ -61,13 +61,18 @@ def after_evaluation(algorithm: Algorithm, episodes: int) -> None:
         since = 0
         if algorithm.is_recording:
             try:
-                path = _folder(algorithm) / f"iteration_{algorithm.iteration:06}.mp4"
+                path = _folder(algorithm) / video_name(algorithm.iteration)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 record(algorithm, path, config.evaluation_explore)
             except Exception as error:  # noqa: BLE001 - as above
                 algorithm.is_recording = False
                 log.warning("record_env: there will be no more videos: %s", reason(error))
     algorithm.episodes_since_video = since
+
+
+def video_name(iteration: int) -> str:
+    """The file name of a video of the policy after an iteration."""
+    return f"iteration_{iteration:06}.mp4"
 
 
 def record(algorithm: Algorithm, path: Path, explore: bool) -> float:

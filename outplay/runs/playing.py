@@ -150,16 +150,28 @@ def video_path(path: str | Path) -> Path:
     return checked
 
 
-# Videos of a run that has ended.
+# Videos of a run.
 
 
 def record_run(folder: RunFolder, algorithm: Algorithm) -> Path | None:
-    """Record a video of one episode in the run folder. A failure is only logged: the run itself has finished."""
-    path = folder.videos_path / f"{name_of(algorithm.iteration)}.mp4"
+    """Record a video of a run that has finished. See `record_now`."""
+    return _record(algorithm, folder.videos_path / f"{name_of(algorithm.iteration)}.mp4", explore=False)
+
+
+def record_now(folder: RunFolder, algorithm: Algorithm) -> Path | None:
+    """Record a video of one episode of a run that trains: the request `video`. Training does not change.
+
+    A failure is only logged.
+    """
+    path = folder.videos_path / watching.video_name(algorithm.iteration)
+    return _record(algorithm, path, algorithm.config.evaluation_explore)
+
+
+def _record(algorithm: Algorithm, path: Path, explore: bool) -> Path | None:
     try:
         path.parent.mkdir(exist_ok=True)
-        watching.record(algorithm, path, explore=False)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run has finished
+        watching.record(algorithm, path, explore)
+    except Exception as error:  # noqa: BLE001 - an environment may raise anything; the run itself is not at fault
         log.warning("the video could not be recorded: %s", watching.reason(error))
         return None
     return path

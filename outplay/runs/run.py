@@ -19,7 +19,7 @@ from outplay.runs.experiments import Experiment
 from outplay.runs.experiments import experiment as checked_experiment
 from outplay.runs.folder import RunFolder
 from outplay.runs.history import Record
-from outplay.runs.playing import is_recordable, record_run
+from outplay.runs.playing import is_recordable, record_now, record_run
 from outplay.runs.recorder import FolderRecorder, Recorder, last_result, status_of
 from outplay.runs.results import results_folder
 from outplay.runs.stopping import StopConditions
@@ -234,6 +234,8 @@ class Run:
             self._recorder.write(result)
             if "checkpoint" in requests or self._recorder.is_checkpoint_due(result):
                 self._save(result)
+            if "video" in requests:
+                record_now(self.folder, self.algorithm)
             if self._recorder.is_status_due:
                 self._write_status("running")
         return result
