@@ -34,12 +34,12 @@ def write_file(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Replace a small file atomically: a reader sees the old or the new text."""
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Replace a small file atomically: a reader sees the old or the new content."""
     temporary = path.with_name(f".{path.name}.part")
     with writing(path):
         try:
-            temporary.write_text(text)
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
             temporary.replace(path)
         except OSError:
             with contextlib.suppress(OSError):  # on a read-only disk, unlink fails as well

@@ -11,7 +11,7 @@ import traceback
 import typer
 
 from outplay import __version__
-from outplay.cli import about, bundle, card, evaluate, export, listing, ope, serve, train, tune
+from outplay.cli import about, bundle, card, evaluate, export, listing, ope, plot, serve, train, tune
 from outplay.cli.options import Command
 from outplay.errors import OutplayError, shortened
 
@@ -54,6 +54,7 @@ for _name, _function, _short in (
     ("bundle", bundle.bundle, "Write a run to one file, to move it to another machine."),
     ("unbundle", bundle.unbundle, "Unpack a run from a bundle."),
     ("ope", ope.ope, "Estimate a policy's return from recorded episodes: off-policy evaluation."),
+    ("plot", plot.plot, "Plot learning curves of runs: a figure for a paper, and its numbers."),
     ("runs", listing.runs, "List runs with their state and last return, newest last."),
     ("recipes", listing.recipes, "List the built-in recipes: outplay train RECIPE."),
     ("settings", listing.settings, "List settings with their defaults: outplay settings [ALGO]."),

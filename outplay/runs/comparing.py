@@ -11,7 +11,8 @@ from typing import Any
 OPERATIONAL = frozenset(
     {
         *("num_workers", "max_worker_restarts", "num_learners", "num_gpus", "num_gpus_per_learner", "learner_threads"),
-        *("act_on_gpu", "framework", "env_step_timeout_s", "evaluation_num_workers", "evaluation_parallel_to_training"),
+        *("act_on_gpu", "framework", "env_step_timeout_s"),
+        *("evaluation_interval", "evaluation_num_workers", "evaluation_parallel_to_training"),
         *("render_env", "record_env", "record_env_interval", "output", "log_level"),
     }
 )
