@@ -38,6 +38,7 @@ def _row(*texts: str) -> tuple[Synonym, ...]:
 _STEPS_PER_ENV = "rollout_fragment_length: steps per environment; train_batch_size is the total per iteration"
 _MINIBATCH = ("sgd_minibatch_size: the minibatch; train_batch_size is the steps per iteration", "train_batch_size")
 _UPDATES = "training_intensity: updates per environment step"
+_TEMPERATURE = "initial_alpha: the initial temperature; constant with learn_alpha: false"
 _TARGET = "target_network_update_freq: counted in updates, not in steps"
 _EPSILON_STEPS = "exploration_config.epsilon_timesteps: environment steps, not a fraction of the run"
 _VALUE_CLIP = "vf_clip_param: the maximum squared value error, as in RLlib"
@@ -94,7 +95,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "clip_range_vf": _row(_VALUE_CLIP),  # S
     "clip_vloss": _row(_VALUE_CLIP),  # C
     "value_clip": _row(_VALUE_CLIP),  # T
-    "ent_coef": _row("entropy_coeff"),  # S C T
+    "ent_coef": _row("entropy_coeff", _TEMPERATURE),  # S C T
     "vf_coef": _row("vf_loss_coeff"),  # S C T
     "target_kl": _row("kl_target: with kl_coeff, an adaptive penalty instead of early stopping"),  # S C
     "use_kl_loss": _row("kl_coeff: 0 is no penalty"),  # R
@@ -112,7 +113,10 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "warmup_timesteps": _row(
         "exploration_config.epsilon_schedule: for example [[0, 1.0], [1000, 1.0], [10000, 0.05]]"
     ),  # R
-    "random_timesteps": _row("exploration_config.epsilon_schedule: ε is 1 in steps with random actions"),  # R
+    "random_timesteps": _row(
+        "exploration_config.random_timesteps",
+        "exploration_config.epsilon_schedule: ε is 1 in steps with random actions",
+    ),  # R
     "sub_exploration": _row("exploration_config.epsilon_schedule: ParameterNoise is combined with ε-greedy"),  # R
     "eps_train": _row("exploration_config.initial_epsilon"),  # T
     "eps_training": _row("exploration_config.initial_epsilon"),  # T
@@ -139,7 +143,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "optimize_memory_usage": _row("–: frames are always stored once"),  # S
     "replay_buffer_save_only_last_obs": _row("–: frames are always stored once"),  # T
     "replay_buffer_ignore_obs_next": _row("–: frames are always stored once"),  # T
-    "alpha": _row("prioritized_replay_alpha"),  # T
+    "alpha": _row(_TEMPERATURE, "prioritized_replay_alpha"),  # C T
     "estimation_step": _row("n_step"),  # T
     "is_double": _row("double_q"),  # T
     "sigma0": _row("noisy_sigma"),  # R
@@ -147,6 +151,22 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "categorical_distribution_temperature": _row("–: DQN acts ε-greedily (exploration_config), or with noisy"),  # R
     "td_error_loss_fn": _row(_LOSS),  # R
     "clip_loss_grad": _row(_LOSS),  # T
+    # SAC, TD3, DDPG
+    "autotune": _row("learn_alpha"),  # C
+    "auto_alpha": _row("learn_alpha"),  # T
+    "policy_lr": _row("lr"),  # C
+    "q_lr": _row("critic_lr_scale: a multiple of lr"),  # C
+    "alpha_lr": _row("temperature_lr_scale: a multiple of lr"),  # R T
+    "n_critics": _row("num_critics"),  # S
+    "twin_q": _row("num_critics: 1 or 2"),  # R
+    "policy_frequency": _row("policy_delay"),  # C
+    "update_actor_freq": _row("policy_delay"),  # T
+    "smooth_target_policy": _row("target_noise: 0 is no smoothing"),  # R
+    "target_policy_noise": _row("target_noise"),  # S
+    "policy_noise": _row("target_noise"),  # C T
+    "noise_clip": _row("target_noise_clip"),  # C T
+    "action_noise": _row("exploration_config.type: GaussianNoise or OrnsteinUhlenbeckNoise"),  # S
+    "exploration_noise": _row("exploration_config.stddev: in units of half the range of an action"),  # C T
     # IMPALA, APPO
     "broadcast_interval": _row("weights_interval: updates between two versions of the Weights"),  # R
     "learner_queue_size": _row("most_updates_behind: batches that wait before workers pause"),  # R

@@ -14,29 +14,31 @@ from outplay.synonyms import METRIC_NAMES, SETTINGS
 
 CONFIGS = {name: find_algorithm(name).Config for name in algorithms.shipped}
 CLASSES = [Experiment, *CONFIGS.values()]
-# The parameters of PPO, A2C and DQN in each library that are not settings of Outplay under the same name.
+# The parameters of PPO, A2C, DQN, SAC and TD3 in each library that are not settings of Outplay under the same name.
 LIBRARIES = {
     "Stable-Baselines3": "learning_rate n_steps batch_size n_epochs gae_lambda clip_range clip_range_vf "
     "normalize_advantage ent_coef vf_coef max_grad_norm use_sde sde_sample_freq target_kl stats_window_size "
     "tensorboard_log policy policy_kwargs verbose device rms_prop_eps use_rms_prop train_freq gradient_steps "
     "replay_buffer_class replay_buffer_kwargs optimize_memory_usage target_update_interval exploration_fraction "
     "exploration_initial_eps exploration_final_eps total_timesteps n_envs net_arch activation_fn "
-    "rollout_buffer_class rollout_buffer_kwargs log_interval progress_bar reset_num_timesteps tb_log_name callback",
+    "rollout_buffer_class rollout_buffer_kwargs log_interval progress_bar reset_num_timesteps tb_log_name callback "
+    "action_noise target_policy_noise target_noise_clip policy_delay target_entropy n_critics",
     "RLlib": "num_rollout_workers num_env_runners num_envs_per_env_runner num_epochs minibatch_size "
     "train_batch_size_per_learner shuffle_batch_per_epoch use_kl_loss horizon "
     "observation_filter epsilon num_steps_sampled_before_learning_starts replay_buffer_config adam_epsilon sigma0 "
     "hiddens td_error_loss_fn store_buffer_in_checkpoints evaluation_num_env_runners grad_clip_by model_config "
     "metrics_num_episodes_for_smoothing checkpoint_frequency num_to_keep evaluation_config use_lstm "
-    "burn_in_len categorical_distribution_temperature",
+    "burn_in_len categorical_distribution_temperature twin_q initial_alpha alpha_lr smooth_target_policy n_step",
     "CleanRL": "exp_name torch_deterministic cuda track capture_video env_id total_timesteps learning_rate num_steps "
     "anneal_lr gae_lambda num_minibatches update_epochs norm_adv clip_coef clip_vloss ent_coef vf_coef max_grad_norm "
-    "target_kl target_network_frequency batch_size start_e end_e exploration_fraction train_frequency save_model",
+    "target_kl target_network_frequency batch_size start_e end_e exploration_fraction train_frequency save_model "
+    "policy_lr q_lr policy_frequency autotune alpha policy_noise noise_clip exploration_noise target_entropy_scale",
     "Tianshou": "discount_factor eps_clip dual_clip value_clip advantage_normalization recompute_advantage "
     "max_grad_norm ent_coef vf_coef gae_lambda action_scaling action_bound_method deterministic_eval "
     "reward_normalization return_scaling estimation_step target_update_freq is_double clip_loss_grad eps_training "
     "eps_inference lr_scheduler max_epochs epoch_num_steps step_per_collect collection_step_num_env_steps "
     "episode_per_collect repeat_per_collect update_per_step training_num test_num batch_size hidden_sizes "
-    "max_batchsize",
+    "max_batchsize auto_alpha alpha_lr update_actor_freq policy_noise noise_clip exploration_noise",
 }
 
 
@@ -103,6 +105,13 @@ def test_every_message_names_our_setting_in_one_sentence(algorithm: str) -> None
             "exploration_config.warmup_timesteps",
             "in Outplay it is 'exploration_config.epsilon_schedule' (for example [[0, 1.0], [1000, 1.0], ",
         ),
+        ("SAC", "ent_coef", "in Outplay it is 'initial_alpha' (the initial temperature; constant with learn_alpha: "),
+        ("SAC", "alpha", "in Outplay it is 'initial_alpha'"),
+        ("DQN", "alpha", "in Outplay it is 'prioritized_replay_alpha'"),
+        ("SAC", "policy_lr", "in Outplay it is 'lr'"),
+        ("SAC", "random_timesteps", "in Outplay it is 'exploration_config.random_timesteps'"),
+        ("DQN", "random_timesteps", "in Outplay it is 'exploration_config.epsilon_schedule'"),
+        ("TD3", "policy_noise", "in Outplay it is 'target_noise'"),
         ("PPO", "xyzzy", "unknown setting 'xyzzy'; `outplay settings PPO` lists all"),
         ("PPO", "entropy_coef", "unknown setting 'entropy_coef'. Did you mean 'entropy_coeff'?"),
         (
