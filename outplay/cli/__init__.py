@@ -11,7 +11,7 @@ import traceback
 import typer
 
 from outplay import __version__
-from outplay.cli import about, bundle, card, evaluate, export, listing, ope, plot, serve, train, tune
+from outplay.cli import about, bundle, card, dashboard, evaluate, export, listing, ope, plot, serve, train, tune
 from outplay.cli.options import Command
 from outplay.errors import OutplayError, shortened
 
@@ -47,6 +47,7 @@ def _outplay(
 # The short descriptions are given: typer would cut the others to one line.
 for _name, _function, _short in (
     ("train", train.train, "Train an agent: a recipe, an experiment file, or any environment."),
+    ("dashboard", dashboard.dashboard, "Show all runs on a web page, live."),
     ("evaluate", evaluate.evaluate, "Evaluate a trained policy on seeds that training did not use."),
     ("export", export.export, "Write a trained policy to a file that acts without Outplay, such as policy.onnx."),
     ("serve", serve.serve, "Serve a trained policy over HTTP and WebSocket."),

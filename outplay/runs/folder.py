@@ -3,7 +3,7 @@
 config.yaml                      all settings
 metrics.jsonl                    one line per iteration
 status.json                      state, progress, workers; rewritten every second
-control/                         requests to the run: stop, checkpoint, evaluate
+control/                         requests to the run: stop, checkpoint, evaluate, video
 checkpoints/checkpoint_000010/   see runs/checkpoint.py
 videos/  tensorboard/  progress.csv  wandb/  wandb.json  mlruns/  mlflow.json      optional
 .lock                            held by the process that trains the run
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,16 +23,28 @@ import yaml
 from outplay.errors import CheckpointError, ConfigError, RunError, nearest
 from outplay.files import overwrite_file, remove, replace_file, writing
 from outplay.parsing import MAX_YAML_BYTES, parse_json
-from outplay.runs.history import Metrics, Position, Record, as_json, read_metrics, read_until
+from outplay.runs import sampling
+from outplay.runs.history import (
+    Metrics,
+    Part,
+    Position,
+    Record,
+    as_json,
+    read_metrics,
+    read_part,
+    read_until,
+)
 from outplay.runs.lock import FolderLock, is_locked
+from outplay.runs.recorded import recorded_config
 from outplay.runs.results import as_path, new_run_folder, runs_by_name
+from outplay.runs.videos import Video, videos_in
 
 if TYPE_CHECKING:
     from outplay.runs.experiments import Experiment
 
 log = logging.getLogger("outplay")
 
-REQUESTS = ("stop", "checkpoint", "evaluate")
+REQUESTS = ("stop", "checkpoint", "evaluate", "video")
 _STATUS = {"state": str, "pid": int, "host": str, "updated": str, "training_iteration": int, "timesteps_total": int}
 
 
@@ -133,6 +145,10 @@ class RunFolder:
         with writing(self.path):
             self._control.mkdir(exist_ok=True)
 
+    def recorded(self) -> tuple[str, dict[str, Any]]:
+        """The name of the experiment and its settings as config.yaml has them, unchecked. Raises ConfigError."""
+        return recorded_config(self.path / "config.yaml")
+
     # status.json
 
     def status(self) -> dict[str, Any] | None:
@@ -175,6 +191,26 @@ class RunFolder:
         """The results up to an iteration, and the line numbers of damaged lines of metrics.jsonl."""
         return read_until(self.path / "metrics.jsonl", iteration)
 
+    def part_of_metrics(self, since: Position | None = None, most_bytes: int = 4_000_000) -> Part:
+        """The next results since a position, at most `most_bytes` of the file: for files larger than memory."""
+        return read_part(self.path / "metrics.jsonl", since, most_bytes)
+
+    def lines_of_metrics(self, start: int, stop: int) -> Part:
+        """The results between two offsets of the file, both of which are starts of lines."""
+        return read_part(self.path / "metrics.jsonl", None, max(0, stop - start), start)
+
+    def sampled_metrics(self, number: int) -> Part:
+        """About `number` results, evenly spaced, without reading the whole file."""
+        return sampling.sample_metrics(self.path / "metrics.jsonl", number)
+
+    def last_metrics(self, number: int, most_bytes: int) -> list[Record]:
+        """The last results, at most `number`, from the last `most_bytes` of the file."""
+        return sampling.last_results(self.path / "metrics.jsonl", number, most_bytes)
+
+    def results_of(self, iterations: Iterable[int]) -> dict[int, Record]:
+        """The results of these iterations, as far as there are, by iteration."""
+        return sampling.results_of(self.path / "metrics.jsonl", iterations)
+
     # checkpoints/
 
     @property
@@ -187,6 +223,12 @@ class RunFolder:
 
         return checkpoints_in(self.checkpoints_path)
 
+    @staticmethod
+    def iteration_of(checkpoint: Path) -> int:
+        from outplay.runs.checkpoint import iteration_of
+
+        return iteration_of(checkpoint)
+
     def remove_checkpoint(self, path: Path) -> None:
         with writing(path, "removed"):
             remove(path)
@@ -197,6 +239,10 @@ class RunFolder:
     def videos_path(self) -> Path:
         return self.path / "videos"
 
+    def videos(self) -> list[Video]:
+        """The recorded videos, oldest first."""
+        return videos_in(self.videos_path)
+
     # control/
 
     @property
@@ -204,7 +250,10 @@ class RunFolder:
         return self.path / "control"
 
     def request(self, what: str) -> None:
-        """Request that the run `stop`s, writes a `checkpoint` or `evaluate`s, after the current iteration."""
+        """Request that the run `stop`s, writes a `checkpoint`, `evaluate`s or records a `video`.
+
+        The run does so after the current iteration.
+        """
         if what not in REQUESTS:
             raise ConfigError(f"no request {what!r}{nearest(what, REQUESTS)}")
         self.check_is_run()
@@ -221,7 +270,7 @@ class RunFolder:
             if path.name in REQUESTS:
                 found.add(path.name)
             else:
-                log.warning("control/%s is not a request; valid: stop, checkpoint, evaluate", path.name)
+                log.warning("control/%s is not a request; valid: %s", path.name, ", ".join(REQUESTS))
         return found
 
 

@@ -6,11 +6,15 @@ import hashlib
 import json
 import math
 import os
+import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+from pydantic_core import from_json
 
 from outplay.conditions import flattened as flattened  # the rest of runs imports it from here
 from outplay.errors import RunError
@@ -62,12 +66,8 @@ def read_metrics(path: Path, since: Position | None = None) -> Metrics:
     """
     since = since or Position()
     try:
-        # Non-blocking: an untrusted run folder may contain a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            inode = os.fstat(descriptor).st_ino
-            is_same = since.offset <= 0 or (inode == since.inode and _tail(file, since.offset) == since.tail)
-            start = since if is_same and since.offset > 0 else Position()
+        with opened(path) as file:
+            start, is_same, inode = _start(file, since)
             file.seek(start.offset)
             whole, newline, unfinished = (file.read() or b"").rpartition(b"\n")
             offset = start.offset + len(whole) + len(newline)
@@ -80,6 +80,82 @@ def read_metrics(path: Path, since: Position | None = None) -> Metrics:
     results, damaged = _parsed(lines, start.lines)
     end = Position(offset, start.lines + len(lines), inode, tail)
     return Metrics(results, damaged, end, not is_same, unfinished)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """metrics.jsonl, for reading."""
+    # Non-blocking: an untrusted run folder may contain a pipe.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        yield file
+
+
+def _start(file: IO[bytes], since: Position) -> tuple[Position, bool, int]:
+    """Where to read from, whether the file is still the one of the position, and its inode."""
+    inode = os.fstat(file.fileno()).st_ino
+    is_same = since.offset <= 0 or (inode == since.inode and _tail(file, since.offset) == since.tail)
+    return (since if is_same and since.offset > 0 else Position()), is_same, inode
+
+
+@dataclass(frozen=True)
+class Part:
+    """Results of metrics.jsonl with the offsets of their lines, for readers that do not hold the whole file."""
+
+    results: list[Record]
+    offsets: list[int]  # bytes; one per result
+    end: Position  # for the next part
+    rewritten: bool = False  # the file was replaced: what was read before is void
+    is_last: bool = True  # there was no other complete line
+
+
+def read_part(path: Path, since: Position | None = None, most_bytes: int = 4_000_000, offset: int = 0) -> Part:
+    """Read complete lines since a position, or from an offset on, at most `most_bytes`. Damaged lines are skipped.
+
+    A line that is longer counts as damaged. Values of results are not checked: see `read_metrics`.
+    """
+    since = since or Position()
+    try:
+        with opened(path) as file:
+            check_regular(file)
+            start, is_same, inode = _start(file, since)
+            start = start if start.offset else Position(offset)
+            file.seek(start.offset)
+            data = file.read(most_bytes) or b""
+            is_full = len(data) == most_bytes
+            end = data.rfind(b"\n") + 1
+            if not end and is_full:
+                end = len(data)  # a line that is too long
+            tail = _tail(file, start.offset + end)
+    except FileNotFoundError:
+        return Part([], [], Position(), rewritten=since.offset > 0)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    lines = data[:end].split(b"\n") if end else []
+    results, offsets, at = [], [], start.offset
+    for line in lines:
+        if (result := quick_result(line)) is not None:
+            results.append(result)
+            offsets.append(at)
+        at += len(line) + 1
+    position = Position(start.offset + end, start.lines + data.count(b"\n", 0, end), inode, tail)
+    return Part(results, offsets, position, not is_same, not is_full)
+
+
+def check_regular(file: IO[bytes]) -> None:
+    """Raise OSError if it is not a file: a pipe, for example."""
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise OSError("it is not a regular file")
+
+
+def quick_result(line: bytes) -> Record | None:
+    """The result of a line, without a check of its metrics; None if it is no result. Three times as fast as json."""
+    try:
+        result = from_json(line)
+    except ValueError:
+        return None
+    if not isinstance(result, dict) or "episode_return_mean" not in result:
+        return None
+    return result if type(result.get("training_iteration")) is int else None
 
 
 def read_until(path: Path, iteration: int) -> tuple[list[Record], list[int]]:

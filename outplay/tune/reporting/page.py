@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from outplay.tune.trial import Status, Trial
 _MOST_ROWS = 500  # of the table; --csv has all
 _CROWDED = 60  # trials; the lines of more are drawn thinner
 _MOST_FAILED = 50
+_IMPORTANCES = "Importances"
 _MOST_TRACE = 4000  # characters of a traceback
 
 
@@ -104,45 +106,60 @@ def _best(data: Data) -> str:
 # The figures.
 
 
-def _sections(data: Data) -> list[str]:
+@dataclass(frozen=True)
+class Figure:
+    """A part of the report: one chart, or several small ones."""
+
+    title: str
+    svgs: list[str]
+    note: str  # HTML
+
+
+def figures_of(analysis: ExperimentAnalysis) -> list[Figure]:
+    """The figures of a study that have something to show. Styled by the classes of page.css."""
+    return [figure for figure in _figures(Data(analysis, story_of(analysis), _domains(analysis))) if figure.svgs]
+
+
+def _figures(data: Data) -> list[Figure]:
     shares, method = importances(data.analysis, data.domains)
-    unimportant = f"<p class=note>Not shown: {esc(method)}.</p>"
+    unimportant = f"Not shown: {esc(method)}."
     by = f"Share of the variance of {data.metric} that each variable explains, by {method}."
     colours = "".join(f"<i class=g{i}></i>" for i in range(5))
     scale = f"<span class=scale>worst {colours} best</span>"
     cut = " Values far from the others are drawn at the edge." if data.is_cut else ""
     several = len(data.story.segments) > 1
+
+    def one(title: str, svg: str, note: str) -> Figure:
+        return Figure(title, [svg] if svg else [], note)
+
     return [
-        _figure("History", figures.history(data), "Each dot is a trial. The line is the best value so far." + cut),
-        _figure("Objectives", figures.objectives(data), "The first two metrics of each trial."),
-        _figure("Learning curves", figures.curves(data), "The metric of all trials. " + scale * several),
-        _figure("Parallel coordinates", figures.parallel(data), "Each line is a trial. " + scale),
-        _figure("Importances", figures.importance_bars(shares), esc(by)) or _section("Importances", unimportant),
-        _grid("Slices", figures.slices(data), f"{esc(data.metric)} by each variable. " + scale),
-        _figure(
-            "Lineage",
-            figures.lineage(data),
-            "Rows are trials. A line leads from a trial to its copy, a dot.",
-        ),
-        _grid("Values over time", figures.values_over_time(data), "Variables that copies have changed, in each trial."),
-        _figure("Seeds", figures.seeds(data), "Each dot is a seed; the bar is the value of the trial."),
-        _failed(data.analysis),
-        _table(data),
+        one("History", figures.history(data), "Each dot is a trial. The line is the best value so far." + cut),
+        one("Objectives", figures.objectives(data), "The first two metrics of each trial."),
+        one("Learning curves", figures.curves(data), "The metric of all trials. " + scale * several),
+        one("Parallel coordinates", figures.parallel(data), "Each line is a trial. " + scale),
+        one(_IMPORTANCES, figures.importance_bars(shares), esc(by) if shares else unimportant),
+        Figure("Slices", figures.slices(data), f"{esc(data.metric)} by each variable. " + scale),
+        one("Lineage", figures.lineage(data), "Rows are trials. A line leads from a trial to its copy, a dot."),
+        Figure("Values over time", figures.values_over_time(data), "Variables that copies have changed."),
+        one("Seeds", figures.seeds(data), "Each dot is a seed; the bar is the value of the trial."),
     ]
+
+
+def _sections(data: Data) -> list[str]:
+    return [*map(_shown, _figures(data)), _failed(data.analysis), _table(data)]
+
+
+def _shown(figure: Figure) -> str:
+    """A figure as a section. That importances are missing is said, and why."""
+    if not figure.svgs and figure.title != _IMPORTANCES:
+        return ""
+    charts = "".join(f"<figure>{svg}</figure>" for svg in figure.svgs)
+    shown = f"<div class=grid>{charts}</div>" if len(figure.svgs) > 1 else charts
+    return _section(figure.title, f"<p class=note>{figure.note}</p>\n{shown}")
 
 
 def _section(title: str, content: str) -> str:
     return f"<section><h2>{esc(title)}</h2>\n{content}\n</section>"
-
-
-def _figure(title: str, svg: str, caption: str) -> str:
-    """`caption` is HTML."""
-    return _section(title, f"<p class=note>{caption}</p>\n<figure>{svg}</figure>") if svg else ""
-
-
-def _grid(title: str, svgs: list[str], caption: str) -> str:
-    shown = "".join(f"<figure>{svg}</figure>" for svg in svgs)
-    return _section(title, f"<p class=note>{caption}</p>\n<div class=grid>{shown}</div>") if svgs else ""
 
 
 # Tables.

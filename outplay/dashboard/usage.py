@@ -1,0 +1,87 @@
+"""The machine: CPU, memory, disk and GPUs, sampled at most every few seconds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from outplay.machine import MachineUsage
+
+INTERVAL_S = 5.0
+_TIMEOUT_S = 5.0
+_QUERY = "index,name,utilization.gpu,memory.used,memory.total"
+
+
+class Machine:
+    """The machine of the dashboard. `sample` may be called from any thread, and as often as wanted."""
+
+    def __init__(self, results: Path) -> None:
+        self._results = results
+        self._usage = MachineUsage()
+        self._program = shutil.which("nvidia-smi")
+        self._sampled_at = -INTERVAL_S
+        self._last: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def sample(self) -> dict[str, Any]:
+        with self._lock:
+            if time.monotonic() - self._sampled_at >= INTERVAL_S:
+                self._last = {
+                    "host": os.uname().nodename,
+                    **self._usage.sample(),
+                    "disk_free_bytes": _free(self._results),
+                    "gpus": self._gpus(),
+                }
+                self._sampled_at = time.monotonic()
+            return self._last
+
+    def _gpus(self) -> list[dict[str, Any]]:
+        """One entry per NVIDIA GPU; empty if there is none."""
+        if self._program is None:
+            return []
+        command = [self._program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        except (OSError, subprocess.SubprocessError):
+            self._program = None  # it has no driver, or it hangs: it is not asked again
+            return []
+        return gpus_of(done.stdout)
+
+
+def gpus_of(text: str) -> list[dict[str, Any]]:
+    """The output of nvidia-smi as JSON. What a GPU does not tell is null."""
+    found = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 5:
+            continue
+        percent, used, total = map(_number, cells[2:])
+        found.append(
+            {
+                "index": cells[0],
+                "name": cells[1],
+                "percent": percent,
+                "memory_used_bytes": None if used is None else int(used * 2**20),
+                "memory_total_bytes": None if total is None else int(total * 2**20),
+            }
+        )
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # [N/A]
+        return None
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
