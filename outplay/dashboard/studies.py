@@ -149,5 +149,11 @@ def _figures(analysis: ExperimentAnalysis) -> list[dict[str, str]]:
     if not analysis.objective.metrics:
         return []
     return [
-        {"title": title, "id": title.lower().replace(" ", "-"), "html": html} for title, html in figures_of(analysis)
+        {
+            "title": figure.title,
+            "id": figure.title.lower().replace(" ", "-"),
+            "note": figure.note,
+            "html": "".join(f"<figure>{svg}</figure>" for svg in figure.svgs),
+        }
+        for figure in figures_of(analysis)
     ]
