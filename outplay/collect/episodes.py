@@ -15,6 +15,7 @@ from outplay.envs.recorder import info_numbers
 from outplay.errors import EnvError
 from outplay.policies import Policy
 from outplay.spaces import Leaves
+from outplay.streams import seed_for, stream
 
 Array = np.ndarray
 
@@ -68,6 +69,7 @@ class EpisodeProgress:
     truncated: int = 0
     infos: list[list[float]] = field(default_factory=list)
     on_step: Callable[[Step], None] | None = None  # called after every step, to record it
+    on_reset: Callable[[Leaves], None] | None = None  # called with the first observations of the episodes
 
     def add(
         self, steps: int, returns: list[float], lengths: list[int], truncated: int, infos: list[list[float]]
@@ -77,6 +79,12 @@ class EpisodeProgress:
         self.returns += returns
         self.lengths += lengths
         self.truncated += truncated
+
+
+def evaluation_streams(seed: int, key: tuple[int, ...], lanes: int) -> tuple[list[int], np.random.Generator]:
+    """The seeds of evaluation episodes, one per lane, and the stream of their actions. `key` selects them."""
+    seeds = [seed_for(seed, "evaluation episode", *key, lane) for lane in range(lanes)]
+    return seeds, stream(seed, "evaluation actions", *key)
 
 
 def play_episodes(
@@ -104,6 +112,8 @@ def play_episodes(
     state = policy.initial_state(lanes)
     if watch is not None:
         watch(None, np.zeros(lanes))
+    if progress is not None and progress.on_reset is not None:
+        progress.on_reset(_seen(observations, vector)[0])
     while playing.any() and (limits.total_steps is None or lengths.sum() < limits.total_steps):
         seen = None if progress is None or progress.on_step is None else _seen(observations, vector)
         actions, state, extras = policy.act(observations, state, vector.action_masks, explore, rng)

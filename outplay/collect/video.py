@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from outplay.collect.episodes import EpisodeLimits, play_episodes
-from outplay.envs import EnvSpec, make_vector
+from outplay.envs import EnvSpec, Vector, make_vector
 from outplay.envs.group import interleave
+from outplay.envs.making import has_native_vector
+from outplay.envs.native import CartPoleVector
 from outplay.envs.vector import PythonVector
 from outplay.errors import ConfigError, EnvError, RunError
 from outplay.policies import Policy
@@ -84,7 +86,7 @@ def check_renders(spec: EnvSpec, renders: bool | None) -> None:
 
 def try_to_render(spec: EnvSpec) -> None:
     """Render one frame. Raises EnvError if this fails."""
-    with _headless_rendering(), closing(_frame_source(spec)) as source:
+    with headless_rendering(), closing(frame_source(spec)) as source:
         seeds = [seed_for(0, "video")]
         source.vector.reset(np.ones(1, bool), seeds)
         source.frame(seeds, None)
@@ -106,8 +108,8 @@ def record_video(
     partial = _partial(path)
     try:
         with (
-            _headless_rendering(),
-            closing(_frame_source(spec)) as source,
+            headless_rendering(),
+            closing(frame_source(spec)) as source,
             _VideoWriter(partial, source.fps) as video,
         ):
 
@@ -202,7 +204,7 @@ class _VideoWriter:
 
 
 @contextmanager
-def _headless_rendering() -> Iterator[None]:
+def headless_rendering() -> Iterator[None]:
     """Configure rendering without a display, for the block.
 
     MUJOCO_GL must be set before MuJoCo renders for the first time: a failed attempt kills the process. pygame needs no
@@ -228,8 +230,26 @@ def has_display() -> bool:
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def _frame_source(spec: EnvSpec) -> _RenderedFrames | AtariFrames:
-    return AtariFrames(spec) if spec.is_atari else _RenderedFrames(spec)
+class FrameSource(Protocol):
+    """An environment to play in, with pictures of it."""
+
+    vector: Vector  # of one environment: the same that evaluations have
+    fps: float
+
+    def frame(self, seeds: list[int], actions: np.ndarray | None) -> np.ndarray:
+        """The picture after the reset (with these seeds, without actions), or after a step."""
+
+    def skip(self, seeds: list[int], actions: np.ndarray | None) -> None:
+        """Called instead of `frame` where no picture is needed."""
+
+    def close(self) -> None: ...
+
+
+def frame_source(spec: EnvSpec) -> FrameSource:
+    """The source for an environment that `check_renders` accepts."""
+    if spec.is_atari:
+        return AtariFrames(spec)
+    return _CartPoleFrames(spec) if has_native_vector(spec) else _RenderedFrames(spec)
 
 
 class _RenderedFrames:
@@ -237,17 +257,43 @@ class _RenderedFrames:
 
     def __init__(self, spec: EnvSpec) -> None:
         self._spec = spec
-        self.vector = PythonVector(spec, 1, render_mode="rgb_array")
-        self.fps = float(self.vector.envs[0].metadata.get("render_fps") or 30)
+        vector = PythonVector(spec, 1, render_mode="rgb_array")
+        self.vector: Vector = vector
+        self._env = vector.envs[0]
+        self.fps = float(self._env.metadata.get("render_fps") or 30)
 
     def frame(self, _: list[int], __: np.ndarray | None) -> np.ndarray:
         with _render_errors(self._spec):
-            frame: np.ndarray = _rendered(self.vector.envs[0])
+            frame: np.ndarray = _rendered(self._env)
         return frame
+
+    def skip(self, _: list[int], __: np.ndarray | None) -> None:
+        pass
 
     def close(self) -> None:
         with _render_errors(self._spec):
             self.vector.close()
+
+
+class _CartPoleFrames:
+    """Frames of Gymnasium's vector of CartPole, which draws itself."""
+
+    fps = 50.0
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self._spec = spec
+        self._cart = CartPoleVector(spec, 1)
+        self.vector: Vector = self._cart
+
+    def frame(self, _: list[int], __: np.ndarray | None) -> np.ndarray:
+        with _render_errors(self._spec):
+            return self._cart.render()
+
+    def skip(self, _: list[int], __: np.ndarray | None) -> None:
+        pass
+
+    def close(self) -> None:
+        self.vector.close()
 
 
 class AtariFrames:
@@ -268,6 +314,9 @@ class AtariFrames:
             frames, *_ = self._twin.step(actions)
         frame: np.ndarray = frames[0][0, -1]
         return frame
+
+    def skip(self, seeds: list[int], actions: np.ndarray | None) -> None:
+        self.frame(seeds, actions)  # the second game must not fall behind
 
     def close(self) -> None:
         self.vector.close()

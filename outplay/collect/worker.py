@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from outplay import messages
-from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, EpisodeResults, play_episodes
+from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, EpisodeResults, evaluation_streams, play_episodes
 from outplay.config import split_envs
 from outplay.envs import EnvGroup, EnvSpec, GroupState, PythonVector, Vector, make_vector
 from outplay.envs.deadline import mark_worker_process, watchdog_scope
@@ -20,7 +20,6 @@ from outplay.envs.group import interleave
 from outplay.errors import EnvError
 from outplay.fragments import Fragment
 from outplay.policies import Policy, PolicySpec, Weights
-from outplay.streams import seed_for, stream
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,7 @@ class RolloutWorker:
         players = []
         for part, vector in enumerate(self._evaluation[episodes]):
             own = (*key, part) if len(sizes) > 1 else key
-            seeds = [seed_for(self.spec.seed, "evaluation episode", *own, lane) for lane in range(vector.num_envs)]
-            rng = stream(self.spec.seed, "evaluation actions", *own)
+            seeds, rng = evaluation_streams(self.spec.seed, own, vector.num_envs)
             players.append(
                 play_episodes(
                     vector,

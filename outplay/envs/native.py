@@ -99,6 +99,12 @@ class CartPoleVector(_Native):
         observations, rewards, terminated, truncated, self._info = self.cart.step(actions)
         return (observations,), rewards, terminated, truncated
 
+    def render(self) -> Array:
+        """An RGB picture of the first lane."""
+        self.cart.render_mode = "rgb_array"
+        picture: Array = self.cart.render()[0]
+        return picture
+
     def get_state(self) -> State | None:
         cart = self.cart
         return {
@@ -212,6 +218,10 @@ class AtariVector:
         self._life_lost[lanes] = lives < self._lives[lanes]
         self._lives[lanes] = lives
 
+    def action_names(self) -> list[str]:
+        """The names of the actions, such as FIRE; empty if they are continuous."""
+        return _action_names(self._parts[0])
+
     def get_state(self) -> State | None:
         return None
 
@@ -225,8 +235,12 @@ class AtariVector:
 
 def _fire_action(part: Any) -> int | None:
     """The index of the action FIRE. None if the game has no such action, or its actions are continuous."""
-    names = [] if part.continuous else [action.name for action in part.ale.get_action_set()]
+    names = _action_names(part)
     return names.index("FIRE") if "FIRE" in names else None
+
+
+def _action_names(part: Any) -> list[str]:
+    return [] if part.continuous else [action.name for action in part.ale.get_action_set()]
 
 
 def _atari_seeds(seeds: Sequence[int | None]) -> Array:

@@ -258,6 +258,13 @@ class Independent:
         rows = len(actions[0])
         return np.concatenate([action.reshape(rows, -1).astype(np.float32) for action in actions], -1)
 
+    def split(self, params: Array, action: Array) -> list[tuple[Distribution, Array, Array]]:
+        """Each part with its params and its numbers of one action."""
+        return [
+            (part, self._part_array(i, params), np.atleast_1d(action[self._numbers[i]]))
+            for i, part in enumerate(self.parts)
+        ]
+
     def _part_array(self, part: int, params: Array) -> Array:
         return np.concatenate([params[..., self._varying[part]], params[..., self._constant[part]]], -1)
 

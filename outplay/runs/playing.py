@@ -44,15 +44,21 @@ class SavedPolicy:
         cls, path: str | Path, results: Path, run: str | None = None, env: Any = None, trust: bool = False
     ) -> SavedPolicy:
         """Find the checkpoint for a user's path or name (see `find_weights`). If given, `run` and `env` must match."""
-        folder = find_weights(path, results)
+        return cls.at(find_weights(path, results), run, env, trust)
+
+    @classmethod
+    def at(
+        cls, folder: Path, run: str | None = None, env: Any = None, trust: bool = False, remedy: str = ""
+    ) -> SavedPolicy:
+        """The checkpoint in a folder. `remedy`: what to do if its import paths are not trusted."""
         state = read_state(folder)
         if run is not None and find_algorithm(run).__name__ != state["algorithm"]:
             raise CheckpointError(f"checkpoint {folder} belongs to {state['algorithm']}, not to {run}")
-        remedy = f"repeat it with --env {state['env']}, or add --trust"
-        check_trust(state["env"], env, trust, f"checkpoint {folder}", remedy)
+        for_env, remedy = remedy or f"repeat it with --env {state['env']}, or add --trust", remedy or "add --trust"
+        check_trust(state["env"], env, trust, f"checkpoint {folder}", for_env)
         config = {**imported.without_untrusted(state["config"], trust), imported.TASK_FUNCTION: None}
-        imported.check_trust(state["config"], config, f"checkpoint {folder}", "add --trust")
-        check_evaluation_trust(state["config"], env, trust, f"checkpoint {folder}", "add --trust")
+        imported.check_trust(state["config"], config, f"checkpoint {folder}", remedy)
+        check_evaluation_trust(state["config"], env, trust, f"checkpoint {folder}", remedy)
         folders = [Path(name) for name in state["env_folders"]] if trust else []
         return cls(folder, state, state["env"] if env is None else env, folders)
 
