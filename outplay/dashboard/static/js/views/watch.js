@@ -1,0 +1,249 @@
+// The agent plays: frames from the server's player, what the policy thinks, and controls.
+
+import { socketAddress, get } from "../api.js";
+import { Chart } from "../chart.js";
+import { button, card, command, empty, h, icon, setText } from "../dom.js";
+import { score, whole } from "../format.js";
+import { title } from "../names.js";
+import { adjust, href } from "../router.js";
+import { on, store } from "../store.js";
+import { lineStyle } from "../theme.js";
+import { Bars, Observation } from "../thoughts.js";
+
+const MOST_STEPS = 2000; // of the chart of values
+const SPEEDS = [1, 2, 5, 10, 15, 30, 60];
+
+export function showWatch(root, params) {
+  const run = store.runs.get(params.get("run"));
+  if (!run) {
+    root.append(empty("watch", "There is no such run", h("a", { class: "button", href: href("runs") }, "All runs")));
+    return { close: () => {}, update: () => {} };
+  }
+  return new WatchView(root, run, params);
+}
+
+class WatchView {
+  constructor(root, run, params) {
+    Object.assign(this, { root, run, params, isPaused: false, frames: 0, values: { x: [], y: [] }, episodes: [], wait: 500, isClosed: false });
+    this.build();
+    this.connect();
+    this.loadCheckpoints();
+    this.removers = [on("runs", (ids) => ids.has(run.id) && this.loadCheckpointsSoon())];
+    this.keys = { " ": () => this.togglePause(), ".": () => this.step(), r: () => this.restart(), Escape: () => (location.hash = href("run", { run: run.id })) };
+  }
+
+  build() {
+    this.canvas = h("canvas", { class: "screen", width: 4, height: 3, role: "img", "aria-label": "The environment as the agent plays", data: { frames: "0" } });
+    this.cover = h("div", { class: "cover", role: "status" }, "Starting the player");
+    this.badge = h("span", { class: "badge plain hidden" });
+    this.counters = new Map(["Return", "Step", "Episode", "Seed"].map((name) => [name, h("dd")]));
+    this.play = button("Pause", { symbol: "pause", kind: "primary", onclick: () => this.togglePause(), "data-command": "pause" });
+    this.stepper = button("Step", { symbol: "step", onclick: () => this.step(), "data-command": "step" });
+    this.seed = h("input", { class: "input seed", inputmode: "numeric", pattern: "[0-9]*", placeholder: "next", "aria-label": "Seed", value: this.params.get("seed") ?? "" });
+    this.seed.addEventListener("keydown", (event) => event.key === "Enter" && this.restart());
+    const again = button("Restart", { symbol: "restart", onclick: () => this.restart(), "data-command": "restart" });
+    this.speed = h("input", { type: "range", min: 0, max: SPEEDS.length - 1, step: 1, value: SPEEDS.indexOf(30), "aria-label": "Speed in steps per second" });
+    this.speedText = h("output", { class: "mono" }, "30/s");
+    this.speed.addEventListener("input", () => this.setSpeed());
+    this.checkpoint = h("select", { class: "select", "aria-label": "Checkpoint" }, h("option", { value: "newest" }, "Newest"));
+    this.checkpoint.addEventListener("change", () => {
+      adjust({ checkpoint: this.checkpoint.value === "newest" ? null : this.checkpoint.value });
+      this.send({ command: "checkpoint", name: this.checkpoint.value, value: this.checkpoint.value });
+      setText(this.cover, "Loading the checkpoint");
+      this.cover.classList.remove("hidden");
+    });
+    this.bars = new Bars();
+    this.observation = new Observation();
+    this.valueBody = h("div", { class: "body flush" });
+    this.valueChart = new Chart(this.valueBody, { height: 150, label: "Value of the state over the steps of this episode", isStatic: true });
+    this.history = h("ol", { class: "episodes" }, h("li", { class: "faint" }, "No episode has ended yet."));
+    const stage = h("section", { class: "card stage", "aria-label": "Game" },
+      h("div", { class: "screen-box" }, this.canvas, this.cover, this.badge),
+      h("dl", { class: "counters" }, [...this.counters].map(([name, element]) => h("div", {}, h("dt", {}, name), element))),
+      h("div", { class: "transport" }, this.play, this.stepper, h("span", { class: "restart" }, again, h("label", { class: "field" }, "on seed", this.seed)), h("label", { class: "field" }, "Speed", this.speed, this.speedText)));
+    this.observationCard = card("Observation", h("div", { class: "body" }, this.observation.element));
+    this.barsCard = card("Action", h("div", { class: "body" }, this.bars.element));
+    this.root.append(h("div", { class: "page watch" },
+      h("nav", { class: "crumbs", "aria-label": "Path" }, h("a", { href: href("runs") }, "Runs"), "/", h("a", { class: "ellipsis", href: href("run", { run: this.run.id }) }, this.run.name)),
+      h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, title(this.run)), h("p", { class: "sub" }, "Evaluation episodes in a process of their own: training is not touched.")), h("label", { class: "field" }, "Checkpoint", this.checkpoint)),
+      h("div", { class: "watch-grid" }, stage, h("div", { class: "thoughts" }, this.barsCard, card("Value of the state", this.valueBody), this.observationCard, card("Episodes", h("div", { class: "body" }, this.history))))));
+    this.drawValue();
+  }
+
+  update(params) {
+    this.params = params;
+  }
+
+  // The connection.
+
+  connect() {
+    const socket = new WebSocket(socketAddress("play", { run: this.run.id, checkpoint: this.params.get("checkpoint"), seed: this.params.get("seed") }));
+    socket.binaryType = "blob";
+    this.socket = socket;
+    socket.addEventListener("message", (event) => (typeof event.data === "string" ? this.message(JSON.parse(event.data)) : this.frame(event.data)));
+    socket.addEventListener("close", () => this.lost(socket));
+  }
+
+  lost(socket) {
+    if (this.isClosed || socket !== this.socket) return;
+    this.cover.classList.remove("hidden");
+    if (this.problem) return;
+    setText(this.cover, "The connection to the player was lost. Reconnecting.");
+    clearTimeout(this.retry);
+    this.retry = setTimeout(() => this.connect(), this.wait);
+    this.wait = Math.min(this.wait * 2, 8000);
+  }
+
+  send(message) {
+    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
+  }
+
+  message(message) {
+    if (message.type === "ready") this.ready(message);
+    else if (message.type === "step") this.stepped(message);
+    else if (message.type === "error") this.failed(message.error);
+    else if (message.type === "newer") this.newer(message.checkpoint);
+  }
+
+  ready(message) {
+    this.problem = "";
+    this.wait = 500;
+    this.hasPictures = message.has_pictures;
+    this.cover.classList.toggle("hidden", !message.has_pictures);
+    this.canvas.classList.toggle("hidden", !message.has_pictures);
+    if (!message.has_pictures) this.cover.replaceChildren(icon("info"), h("span", {}, "This environment draws no pictures. Its observations are shown beside."));
+    const names = Array.isArray(message.actions) ? message.actions : Array.from({ length: message.actions ?? 0 }, (_, index) => String(index));
+    this.bars.names = names;
+    this.observation.names = message.observation_names ?? [];
+    this.setSpeed();
+    if (this.isPaused) this.send({ command: "pause" });
+    this.root.querySelector(".watch").dataset.ready = "true";
+    setText(this.badge, message.checkpoint ?? "");
+    this.badge.classList.toggle("hidden", !message.checkpoint);
+  }
+
+  failed(text) {
+    this.problem = text;
+    this.cover.classList.remove("hidden");
+    const isMissing = /checkpoint/i.test(text) && !this.hasCheckpoints;
+    this.cover.replaceChildren(icon("warn"), h("span", {}, text), isMissing ? h("a", { class: "button", href: href("run", { run: this.run.id }) }, "Write a checkpoint on the run's page") : "");
+  }
+
+  newer(name) {
+    this.loadCheckpoints();
+    if (this.checkpoint.value === "newest") setText(this.badge, name);
+  }
+
+  // What the player sends.
+
+  stepped(message) {
+    if (message.episode !== this.episode || message.step < this.lastStep) {
+      this.episode = message.episode;
+      this.values = { x: [], y: [] };
+    }
+    this.lastStep = message.step;
+    if (message.checkpoint) setText(this.badge, message.checkpoint);
+    const texts = { Return: score(message.return), Step: whole(message.step), Episode: whole(message.episode), Seed: message.seed === undefined ? "–" : String(message.seed) };
+    for (const [name, element] of this.counters) setText(element, texts[name]);
+    this.bars.set(message);
+    this.observation.set(message.observation);
+    const value = message.value ?? (message.q ? Math.max(...message.q) : null);
+    if (value !== null && value !== undefined && this.values.x.at(-1) !== message.step) {
+      this.values.x.push(message.step);
+      this.values.y.push(value);
+      if (this.values.x.length > MOST_STEPS) for (const list of Object.values(this.values)) list.shift();
+    }
+    this.drawSoon();
+    if (message.terminated || message.truncated) this.ended(message);
+  }
+
+  drawSoon() {
+    this.pending ??= requestAnimationFrame(() => {
+      this.pending = null;
+      this.drawValue();
+    });
+  }
+
+  drawValue() {
+    this.valueChart.set({ lines: [{ id: "value", slot: 0, label: "Value", color: () => lineStyle(0).color, x: this.values.x, y: this.values.y }], note: "This policy estimates no values, or has not acted yet." });
+  }
+
+  ended(message) {
+    this.episodes.unshift(message);
+    this.episodes.length = Math.min(this.episodes.length, 50);
+    const shown = this.episodes.map((each) => h("li", {}, h("span", {}, `Episode ${whole(each.episode)}`), h("span", { class: "faint" }, `seed ${each.seed} · ${whole(each.step)} steps${each.truncated && !each.terminated ? " · time limit" : ""}`), h("b", {}, score(each.return))));
+    this.history.replaceChildren(...shown);
+  }
+
+  async frame(blob) {
+    const picture = await createImageBitmap(blob).catch(() => null);
+    if (!picture || this.isClosed) return;
+    if (this.canvas.width !== picture.width || this.canvas.height !== picture.height) {
+      [this.canvas.width, this.canvas.height] = [picture.width, picture.height];
+      this.canvas.classList.toggle("pixels", picture.width <= 260);
+    }
+    this.canvas.getContext("2d").drawImage(picture, 0, 0);
+    picture.close();
+    this.frames += 1;
+    this.canvas.dataset.frames = String(this.frames);
+    this.cover.classList.add("hidden");
+  }
+
+  // Controls.
+
+  togglePause() {
+    this.isPaused = !this.isPaused;
+    this.send({ command: this.isPaused ? "pause" : "resume" });
+    this.play.replaceChildren(icon(this.isPaused ? "play" : "pause"), h("span", {}, this.isPaused ? "Play" : "Pause"));
+  }
+
+  step() {
+    if (!this.isPaused) this.togglePause();
+    this.send({ command: "step" });
+  }
+
+  restart() {
+    const text = this.seed.value.trim();
+    if (text && !/^\d+$/.test(text)) {
+      this.seed.classList.add("wrong");
+      this.seed.setAttribute("aria-invalid", "true");
+      return;
+    }
+    this.seed.classList.remove("wrong");
+    this.seed.removeAttribute("aria-invalid");
+    adjust({ seed: text || null });
+    this.send({ command: "restart", ...(text ? { seed: Number(text) } : {}) });
+  }
+
+  setSpeed() {
+    const value = SPEEDS[Number(this.speed.value)];
+    setText(this.speedText, `${value}/s`);
+    this.send({ command: "speed", value });
+  }
+
+  loadCheckpointsSoon() {
+    clearTimeout(this.soon);
+    this.soon = setTimeout(() => this.loadCheckpoints(), 3000);
+  }
+
+  async loadCheckpoints() {
+    const details = await get("run", { run: this.run.id }).catch(() => null);
+    if (!details || this.isClosed) return;
+    this.hasCheckpoints = details.checkpoints.length > 0;
+    const wanted = this.params.get("checkpoint") ?? "newest";
+    const options = [...details.checkpoints].reverse().map((each) => h("option", { value: each.name }, `${each.name.replace("checkpoint_", "Iteration ").replace(/ 0+(?=\d)/, " ")} · ${score(each.return)}${each.is_best ? " · best" : ""}`));
+    this.checkpoint.replaceChildren(h("option", { value: "newest" }, "Newest"), ...options);
+    this.checkpoint.value = wanted;
+    if (!this.hasCheckpoints && !this.frames) this.cover.replaceChildren(icon("info"), h("span", {}, "This run has no checkpoint to play yet."), command(`outplay train --resume ${this.run.id}`));
+  }
+
+  close() {
+    this.isClosed = true;
+    clearTimeout(this.retry);
+    clearTimeout(this.soon);
+    cancelAnimationFrame(this.pending);
+    for (const remove of this.removers) remove();
+    this.socket.close();
+    this.valueChart.close();
+  }
+}
