@@ -44,7 +44,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def make_app(
     endpoints: Endpoints,
     background: Callable[[], AbstractAsyncContextManager[None]],
-    play: Callable[[WebSocket], Awaitable[None]] | None,
+    play: Callable[[WebSocket], Awaitable[None]],
 ) -> ASGIApp:
     """`background` is what runs beside the requests; `play` answers the WebSocket of the player."""
 
@@ -75,7 +75,7 @@ def make_app(
         get("/api/video", endpoints.video),
         post("/api/control", endpoints.control),
         post("/api/start", endpoints.start),
-        *([] if play is None else [WebSocketRoute("/api/play", play)]),
+        WebSocketRoute("/api/play", play),
         WebSocketRoute("/{path:path}", _no_websocket),
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _not_routed})
@@ -144,10 +144,12 @@ class Endpoints:
 
     def _overview(self) -> Response:
         self._catalog.refresh()
+        mark = self._catalog.mark  # before the runs: a change in between is told twice, not never
         return _json(
             {
                 "results": str(self._catalog.results),
                 "version": __version__,
+                "at": mark,
                 "runs": [entry.run for entry in self._catalog.runs()],
                 "studies": [entry.study for entry in self._catalog.studies()],
                 "machine": self._machine.sample(),
@@ -155,9 +157,11 @@ class Endpoints:
             }
         )
 
-    async def event_stream(self, _: Request) -> Response:
+    async def event_stream(self, request: Request) -> Response:
+        # Browsers send the last id when they connect again.
+        mark = request.headers.get("last-event-id") or request.query_params.get("since", "")
         return StreamingResponse(
-            self._events.stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+            self._events.stream(mark), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
 
     async def run(self, request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ class Catalog:
         self._runs: dict[str, Entry] = {}
         self._studies: dict[str, StudyEntry] = {}
         self._removed: dict[str, int] = {}  # ids of runs and studies that are gone, and since which version
+        self._origin = secrets.token_hex(4)
         self._version = 0
         self._listings: dict[Path, tuple[int, list[Path]]] = {}
         self._looked_at = -_INTERVAL_S
@@ -66,10 +68,17 @@ class Catalog:
         found = [entry for entry in self.runs() if (s := entry.status) and s["pid"] == pid and s["host"] == host]
         return max(found, key=lambda entry: str(entry.run["updated"])).id if found else None
 
-    def changes(self, since: int) -> tuple[int, dict[str, Any]]:
-        """What has changed since a version: the present version, and {"runs", "removed", "studies"}."""
+    @property
+    def mark(self) -> str:
+        """The present version, for `changes`; also after a restart of the dashboard, which then knows nothing of it."""
+        return f"{self._origin}-{self._version}"
+
+    def changes(self, mark: str) -> tuple[str, dict[str, Any]]:
+        """What has changed since a mark: the present mark, and {"runs", "removed", "studies"}. Else: everything."""
+        origin, _, version = mark.partition("-")
+        since = int(version) if origin == self._origin and version.isdecimal() else -1
         with self._lock:
-            return self._version, {
+            return self.mark, {
                 "runs": [entry.run for entry in self._runs.values() if entry.version > since],
                 "removed": [each for each, version in self._removed.items() if version > since],
                 "studies": [entry.study for entry in self._studies.values() if entry.version > since],

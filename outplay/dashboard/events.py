@@ -34,21 +34,20 @@ class Events:
         """End all connections."""
         self._closing.set()
 
-    def stream(self) -> AsyncIterator[bytes]:
-        """The events of one page. Raises TooManyPagesError."""
+    def stream(self, mark: str) -> AsyncIterator[bytes]:
+        """The events of one page, from a mark of the catalog on. Raises TooManyPagesError."""
         if self._pages >= _MOST_PAGES:
             raise TooManyPagesError
-        return self._stream()
+        return self._stream(mark)
 
-    async def _stream(self) -> AsyncIterator[bytes]:
+    async def _stream(self, mark: str) -> AsyncIterator[bytes]:
         self._pages += 1
         try:
-            version, _ = await self._look(-1)
             machine: dict[str, Any] = {}
             machine_at, sent_at = -INTERVAL_S, time.monotonic()
             yield b"retry: 2000\n\n"
-            while not await self._is_closing():
-                version, changes = await self._look(version)
+            while True:
+                mark, changes = await self._look(mark)
                 now = time.monotonic()
                 if now - machine_at >= INTERVAL_S:
                     machine_at = now
@@ -58,17 +57,20 @@ class Events:
                     is_new = False
                 if any(changes.values()) or is_new:
                     sent_at = now
-                    yield b"event: changes\ndata: " + to_json({**changes, "machine": machine}) + b"\n\n"
+                    data = to_json({**changes, "machine": machine}, inf_nan_mode="null")
+                    yield b"event: changes\nid: %b\ndata: %b\n\n" % (mark.encode(), data)
                 elif now - sent_at >= _COMMENT_S:
                     sent_at = now
                     yield b": open\n\n"
+                if await self._is_closing():
+                    return
         finally:
             self._pages -= 1
 
-    async def _look(self, version: int) -> tuple[int, dict[str, Any]]:
+    async def _look(self, mark: str) -> tuple[str, dict[str, Any]]:
         async with self._looking:  # one look at a time: the others then find the same changes
             await asyncio.to_thread(self._catalog.refresh)
-        return await asyncio.to_thread(self._catalog.changes, version)
+        return await asyncio.to_thread(self._catalog.changes, mark)
 
     async def _is_closing(self) -> bool:
         try:

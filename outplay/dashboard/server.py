@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 from outplay.dashboard.app import Endpoints, make_app
@@ -15,6 +15,7 @@ from outplay.dashboard.catalog import Catalog
 from outplay.dashboard.defaults import Defaults
 from outplay.dashboard.events import Events
 from outplay.dashboard.guard import Guard
+from outplay.dashboard.plays import Plays
 from outplay.dashboard.series import SeriesStore
 from outplay.dashboard.settings import DashboardSettings
 from outplay.dashboard.starting import Starts
@@ -72,7 +73,7 @@ class DashboardServer:
         defaults = Defaults()
         catalog, store = Catalog(settings.results, defaults), SeriesStore(settings.memory_bytes)
         machine = Machine(settings.results)
-        events, players = Events(catalog, machine), _players(catalog)
+        events, plays = Events(catalog, machine), Plays(catalog)
         endpoints = Endpoints(catalog, store, events, machine, Starts(settings.results, catalog.run_of))
 
         @asynccontextmanager
@@ -88,16 +89,7 @@ class DashboardServer:
 
         async def close() -> None:
             events.close()
-            if players is not None:
-                await players.close()
+            await plays.close()
 
-        app = make_app(endpoints, background, None if players is None else players.answer)
+        app = make_app(endpoints, background, plays.answer)
         return Application(Guard(app, settings.host, self._web.port, settings.token), close)
-
-
-def _players(catalog: Catalog) -> Any:
-    import importlib.util
-
-    if importlib.util.find_spec("outplay.dashboard.playing") is None:
-        return None
-    return importlib.import_module("outplay.dashboard.playing").Players(catalog)
