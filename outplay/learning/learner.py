@@ -316,6 +316,13 @@ class Learner(Generic[C]):
         """Raise ValueError unless a learner like this one saved the state. Changes nothing."""
         validated_part(self.State, state)
         self.check_moments(state, tensors)
+        for name, flat in self.networks.items():  # first: from them follow the shapes of the optimizer's tensors
+            saved = tensors.get(f"network.{name}")
+            if saved is not None and saved.numel() != flat.numel():
+                raise ValueError(
+                    f"network {name!r} has {saved.numel()} parameters in the checkpoint and {flat.numel()} with these "
+                    "settings; leave the settings of the networks as they were"
+                )
         for name, own in self.fixed_tensors().items():
             # Version 0.2 counted the optimizer's steps once for all parameter groups.
             shape = () if name == "steps" and name in tensors and not tensors[name].shape else tuple(own.shape)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from outplay import DDPG, SAC, TD3, Algorithm, ConfigError, EnvError, tune
+from outplay import DDPG, SAC, TD3, Algorithm, CheckpointError, ConfigError, EnvError, tune
 from outplay.testing import probes
 from outplay.testing.algorithm import learned
 from tests.policies.test_custom_distribution import Own
@@ -338,3 +338,14 @@ def test_weights_of_another_run_reset_the_targets(tmp_path: Path) -> None:
         learner: Any = second.learner
         assert torch.equal(learner.target_actor.flat, second.policy.flat)
         assert torch.equal(second.policy.flat, first.policy.flat)
+
+
+def test_a_checkpoint_of_other_critics_is_refused_by_name(tmp_path: Path) -> None:
+    with make(SAC, probes.Aim) as first:
+        after(first, 1)
+        path = first.save(tmp_path)
+    with (
+        make(SAC, probes.Aim, critic_norm="layer") as second,
+        pytest.raises(CheckpointError, match=r"network 'critics' has \d+ parameters in the checkpoint and \d+ with"),
+    ):
+        second.restore(path)
