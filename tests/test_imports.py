@@ -92,7 +92,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "serve": (*ABOVE, "spaces", "masks", "sequences"),
     "sharing": (*ABOVE, "files", "plotting.svg"),
     "tune": (*ABOVE, "streams", "files", "parsing", "conditions", "plotting.svg"),
-    "plotting": (*ABOVE, "conditions", "files", "sharing.curve", "tune"),
+    "plotting": (*ABOVE, "conditions", "files", "tune"),
     "plotting.svg": (),  # charts of all pages: those of studies, of runs, and model cards
     "preprocessors": ("", *BASICS, "engine.api"),
     "train": ("", *BASICS, "engine.api", "tune", "data", "preprocessors"),

@@ -11,7 +11,7 @@ import traceback
 import typer
 
 from outplay import __version__
-from outplay.cli import about, bundle, card, dashboard, evaluate, export, listing, ope, plot, serve, train, tune
+from outplay.cli import about, bundle, card, dashboard, evaluate, export, listing, ope, plot, report, serve, train, tune
 from outplay.cli.options import Command
 from outplay.errors import OutplayError, shortened
 
@@ -56,6 +56,7 @@ for _name, _function, _short in (
     ("unbundle", bundle.unbundle, "Unpack a run from a bundle."),
     ("ope", ope.ope, "Estimate a policy's return from recorded episodes: off-policy evaluation."),
     ("plot", plot.plot, "Plot learning curves of runs: a figure for a paper, and its numbers."),
+    ("report", report.report, "Write a page about a run: curves, settings, checkpoints and its last video."),
     ("runs", listing.runs, "List runs with their state and last return, newest last."),
     ("recipes", listing.recipes, "List the built-in recipes: outplay train RECIPE."),
     ("settings", listing.settings, "List settings with their defaults: outplay settings [ALGO]."),

@@ -42,12 +42,11 @@ class Source:
     def read(self, metrics: Sequence[str]) -> dict[str, Array]:
         """The values of metrics as arrays of the same length: one value per result, NaN where there is none."""
         columns: dict[str, list[float]] = {name: [] for name in metrics}
-        paths = {name: name.split("/") for name in metrics}
         for results, is_restart in self.parts():
             for name, column in columns.items():
                 if is_restart:
                     column.clear()
-                column.extend(_value(result, paths[name]) for result in results)
+                column.extend(_value(result, name) for result in results)
         return {name: np.array(column, np.float64) for name, column in columns.items()}
 
     def metrics(self) -> set[str]:
@@ -55,13 +54,14 @@ class Source:
         return {name for results, _ in self.parts() for result in results for name in flattened(result)}
 
 
-def _value(result: Any, path: Sequence[str]) -> float:
-    for key in path:
-        if not isinstance(result, dict):
-            return math.nan
-        result = result.get(key)
+def _value(result: Any, name: str) -> float:
+    """The number at a flat name, as learner/kl; NaN if there is none. Names of stages have slashes themselves."""
+    while isinstance(result, dict) and name not in result:
+        outer, _, name = name.partition("/")
+        result = result.get(outer)
+    value = result[name] if isinstance(result, dict) else None
     try:
-        return float(result) if isinstance(result, int | float) else math.nan
+        return float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
         return math.nan
 
@@ -80,7 +80,7 @@ def _sources(name: str, results: Path) -> list[tuple[Path, Source]]:
     if study is not None and not any(study.glob("*/config.yaml")):
         return _trials(study)
     paths = find_runs(name if study is None else study, results)
-    return [(path, _run(RunFolder(path))) for path in sorted(paths, key=_started)]
+    return [(path, run_source(RunFolder(path))) for path in sorted(paths, key=_started)]
 
 
 def _started(path: Path) -> tuple[str, str]:
@@ -98,7 +98,8 @@ def study_folder(name: str, results: Path) -> Path | None:
     return next((path for path in candidates if (path / "study.json").is_file()), None)
 
 
-def _run(folder: RunFolder) -> Source:
+def run_source(folder: RunFolder) -> Source:
+    """The results of one run. Raises ConfigError if its config.yaml is damaged."""
     experiment, body = folder.recorded()
     path = folder.path.absolute()
     settings = flat_settings(body)

@@ -111,6 +111,7 @@ class Plot:
     y: Scale
     width: int
     height: int
+    top: int = TOP  # room above
 
     def at(self, x: Any, y: Any) -> tuple[float, float]:
         return self.px(self.x(x)), self.py(self.y(y))
@@ -119,7 +120,7 @@ class Plot:
         return round(LEFT + share * (self.width - LEFT - RIGHT), 1)
 
     def py(self, share: float) -> float:
-        return round(self.height - BOTTOM - share * (self.height - TOP - BOTTOM), 1)
+        return round(self.height - BOTTOM - share * (self.height - self.top - BOTTOM), 1)
 
     def svg(self, body: Iterable[str], x_label: str, y_label: str, title: str) -> str:
         """The whole chart. `title` describes it for screen readers."""
@@ -143,7 +144,7 @@ class Plot:
             f'<text class="label" x="{middle}" y="{self.height - 8}" text-anchor="middle">{esc(x_label)}</text>'
         )
         if y_label:
-            y = (TOP + bottom) / 2
+            y = (self.top + bottom) / 2
             label = esc(cut(y_label, max(12, self.height // 8)))
             place = f'x="14" y="{y}" transform="rotate(-90 14 {y})"'
             parts.append(f'<text class="label" {place} text-anchor="middle">{label}</text>')
@@ -188,21 +189,28 @@ def curve_chart(
     title: str,
     width: int = 760,
     height: int = 340,
+    band: Sequence[tuple[float, float, float]] = (),
 ) -> str:
     """Lines through points (x, y) by their names, which are classes as well: a legend names several. Empty without any.
 
-    The x-axis begins at 0.
+    `band`: (x, low, high), an area behind the lines. The x-axis begins at 0.
     """
     shown = {name: points for name, points in curves.items() if points}
     every = [point for points in shown.values() for point in points]
     if not every:
         return ""
-    plot = Plot(Scale(0.0, max(x for x, _ in every) or 1.0), scale_of([y for _, y in every]), width, height)
-    body, right = [], LEFT + 22
+    every += [(x, y) for x, *ends in band for y in ends]
+    has_legend = len(shown) > 1
+    top = TOP + 22 if has_legend else TOP
+    plot = Plot(Scale(0.0, max(x for x, _ in every) or 1.0), scale_of([y for _, y in every]), width, height, top)
+    body, right = [], LEFT
+    if len(band) > 1:
+        around = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
+        body.append(f'<path class="band" d="M{"L".join(f"{x:g} {y:g}" for x, y in (plot.at(*p) for p in around))}Z"/>')
     for name, points in shown.items():
         body.append(line([plot.at(*point) for point in thinned(points, width)], name, tip=name))
-        if len(shown) > 1:
-            body.append(f'<path class="line {esc(name)}" d="M{right} 22h22"/>')
-            body.append(f'<text class="legend" x="{right + 28}" y="26">{esc(name)}</text>')
+        if has_legend:
+            body.append(f'<path class="line {esc(name)}" d="M{right} {TOP}h22"/>')
+            body.append(f'<text class="legend" x="{right + 28}" y="{TOP + 4}">{esc(name)}</text>')
             right += 110
     return plot.svg(body, x_label, y_label, title)

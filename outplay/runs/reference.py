@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
@@ -76,6 +76,12 @@ def settings_of(name: str) -> list[Group]:
         seen |= {(group.prefix, row.name) for row in new}
         found.append(replace(group, rows=new))
     return [group for group in found if group.rows]
+
+
+def defaults_of(name: str) -> dict[str, Any]:
+    """The default settings of an algorithm, as config.yaml has settings: plain data. Raises ConfigError."""
+    defaults: dict[str, Any] = find_algorithm(name).Config().model_dump(mode="json", by_alias=True)
+    return defaults
 
 
 def option_for(name: str, options: Collection[str]) -> str:

@@ -21,7 +21,10 @@ _ATTRIBUTES = {
 
 def learning_curve(results: Sequence[Mapping[str, Any]]) -> str | None:
     """Mean return by environment steps, in training and in evaluations. None if there is no episode yet."""
-    curves = returns_by_steps(results)
+    curves = {
+        "training": _points(results, lambda result: result),
+        "evaluation": _points(results, lambda result: result.get("evaluation") or {}),
+    }
     title = "Learning curve: mean return by environment steps"
     chart = curve_chart(curves, "environment steps", "mean return", title, _WIDTH, _HEIGHT)
     if not chart:
@@ -33,14 +36,6 @@ def learning_curve(results: Sequence[Mapping[str, Any]]) -> str | None:
     head = f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>'
     start, end = chart.split(">", 1)
     return f"{start.replace('<svg', f'<svg {size}', 1)}>{head}{end}\n"
-
-
-def returns_by_steps(results: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
-    """(environment steps, mean return) in training and in evaluations."""
-    return {
-        "training": _points(results, lambda result: result),
-        "evaluation": _points(results, lambda result: result.get("evaluation") or {}),
-    }
 
 
 def _points(results: Sequence[Mapping[str, Any]], part: Any) -> list[tuple[float, float]]:

@@ -133,6 +133,8 @@ def test_completion_of_names(cli: Callable[..., Outcome], monkeypatch: pytest.Mo
         "outplay check-env PongD": ["PongDifference"],
         "outplay train --engine i": ["inline"],
         "outplay evaluate ": ["poles"],
+        "outplay plot other p": ["poles"],
+        "outplay report poles/": [f"poles/{run.name}"],
         "outplay train --resume p": ["poles"],
         "outplay train --init-from poles/": [f"poles/{run.name}"],
         "outplay evaluate --results-dir nowhere p": [],
