@@ -32,6 +32,7 @@ from outplay.serve.guard import Guard
 from outplay.serve.metrics import CONTENT_TYPE
 from outplay.serve.sessions import TooManySessionsError
 from outplay.serve.sockets import Connections
+from outplay.web.answers import body_of
 
 _BINARY = "application/octet-stream"
 
@@ -90,7 +91,7 @@ class _Endpoints:
         self._acting, self._connections = acting, connections
 
     async def act(self, request: Request) -> Response:
-        data = await _body(request, self._acting.settings.max_body_bytes)
+        data = await body_of(request, self._acting.settings.max_body_bytes)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() == _BINARY:
             answer = await self._acting.act_on_bytes(data, **from_query(request.query_params))
             headers = {"Outplay-Iteration": str(answer.served.iteration)}
@@ -156,18 +157,3 @@ def _text(response: JSONResponse) -> str:
 
 def _little_endian(actions: np.ndarray) -> bytes:
     return np.ascontiguousarray(actions, actions.dtype.newbyteorder("<")).tobytes()
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """The body of a request. Raises HTTPException 413 as soon as it is too large."""
-    too_large = HTTPException(413, f"the body is larger than {most:,} bytes, the limit of this server")
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > most:
-        raise too_large
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise too_large
-        parts.append(part)
-    return b"".join(parts)

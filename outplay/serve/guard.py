@@ -1,22 +1,17 @@
-"""Who may talk to the server: the token, and without one the Host and Origin headers. Also counts requests.
-
-A server on loopback without a token must not answer web pages of other hosts that a browser on this machine shows.
-With DNS rebinding such a page reaches 127.0.0.1 under its own name, which is then the Host. A page may also open a
-WebSocket, or send a simple request, to 127.0.0.1: then its own address is the Origin.
-"""
+"""Who may talk to the server: the token, and without one the Host and Origin headers. Also counts requests."""
 
 from __future__ import annotations
 
-import hmac
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outplay.serve.settings import ServeSettings, is_loopback
+from outplay.serve.settings import ServeSettings
+from outplay.web.access import HOST_REFUSED, ORIGIN_REFUSED, TOKEN_REFUSED, Access
+from outplay.web.answers import error_answer
 
 if TYPE_CHECKING:
     from outplay.serve.metrics import ServerMetrics
@@ -30,8 +25,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: ServerMetrics) -> None:
         self._app = app
-        self._host = settings.host
-        self._expected = None if settings.token is None else f"Bearer {settings.token}".encode()
+        self._access = Access(settings.host, settings.token)
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,30 +47,14 @@ class Guard:
         await self._app(scope, receive, counted)
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
-        headers = Headers(scope=scope)
-        if self._expected is None:
-            host, origin = _host_in(f"//{headers.get('host', '')}"), headers.get("origin")
-            if not self._is_own(host):
-                return _error(403, "this Host is not allowed: without a token, the server answers to localhost only")
-            if origin is not None and not self._is_own(_host_in(origin)):
-                return _error(403, "this Origin is not allowed: without a token, web pages of other hosts are refused")
+        headers, access = Headers(scope=scope), self._access
+        if not access.needs_token:
+            if not access.is_own_host(headers):
+                return error_answer(403, HOST_REFUSED)
+            return None if access.is_own_origin(headers) else error_answer(403, ORIGIN_REFUSED)
+        if scope["path"] == _OPEN or access.has_token(headers):
             return None
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = f"{scheme.title()} {token}".encode("latin-1")  # names of schemes are not case-sensitive
-        if scope["path"] == _OPEN or hmac.compare_digest(given, self._expected):
-            return None
-        sentence = "the token is missing or wrong: send the header Authorization: Bearer TOKEN"
-        return _error(401, sentence, {"WWW-Authenticate": "Bearer"})
-
-    def _is_own(self, host: str | None) -> bool:
-        return host is not None and (is_loopback(host) or host == self._host.lower())
-
-
-def _host_in(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
+        return error_answer(401, TOKEN_REFUSED, {"WWW-Authenticate": "Bearer"})
 
 
 def _label(path: str) -> str:
@@ -84,7 +62,3 @@ def _label(path: str) -> str:
     if path.startswith("/sessions/"):
         return "/sessions/{id}"
     return path if path in _PATHS else "other"
-
-
-def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status, headers)

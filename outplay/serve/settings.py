@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from dataclasses import dataclass, field
 
 from outplay.errors import ConfigError
-
-_TOKEN = re.compile(r"[\x21-\x7e]+")
+from outplay.web.addresses import check_port, check_token, is_loopback
 
 
 @dataclass(frozen=True)
@@ -43,28 +40,16 @@ class ServeSettings:
     stop_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
+        check_port(self.port)
         for name in ("max_batch_size", "max_sessions", "max_body_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("max_wait_ms", "session_timeout_s", "reload_interval_s", "stop_timeout_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be a finite number of at least 0, not {getattr(self, name)}")
-        if self.token is not None and not _TOKEN.fullmatch(self.token):
-            raise ConfigError("the token must be printable ASCII characters without spaces, and not empty")
+        check_token(self.token)
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(
                 f"host {self.host!r} can be reached from other machines: set a token with OUTPLAY_TOKEN or --token, or "
                 "use --host 127.0.0.1"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach a server at this address. Names other than localhost may not be."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
