@@ -26,7 +26,7 @@ _AT_ONCE = 16_000_000  # bytes that a request reads itself, for all its runs tog
 _PART = 2_000_000  # bytes per step of the reader
 _SAMPLES = 400
 _RESAMPLE = 1.1  # growth of the file after which it is sampled again
-_ZOOM_BYTES = 24_000_000  # a part of a curve is read again in full detail if it is not larger
+_ZOOM_BYTES = 64_000_000  # that a request reads again to show a part of its curves in full detail
 _NICE = 10  # of the thread that reads: training goes first
 
 
@@ -76,6 +76,7 @@ class SeriesStore:
     ) -> list[tuple[Entry, Curve, bool]]:
         """The curves of runs, and whether each is exact, that is, computed from all lines."""
         budget, found = _AT_ONCE, []
+        entries = list(entries)
         for entry in entries:
             file = self._file(entry)
             used, is_exact = self._read_now(entry.id, file, budget)
@@ -84,7 +85,8 @@ class SeriesStore:
                 summary = file.summary if is_exact or file.sampled is None else file.sampled
                 curve = summary.curve(metric, x, points, low, high)
             if is_exact and (np.isfinite(low) or np.isfinite(high)):
-                curve = self._zoomed(file, curve, metric, x, points, low, high)
+                most_bytes = _ZOOM_BYTES // len(entries)
+                curve = self._zoomed(file, curve, metric, x, points, low, high, most_bytes)
             found.append((entry, curve, is_exact))
         self._forget()
         return found
@@ -164,7 +166,17 @@ class SeriesStore:
         with self._lock:
             file.sampled, file.sampled_size = summary, size
 
-    def _zoomed(self, file: _File, curve: Curve, metric: str, x: str, points: int, low: float, high: float) -> Curve:
+    def _zoomed(
+        self,
+        file: _File,
+        curve: Curve,
+        metric: str,
+        x: str,
+        points: int,
+        low: float,
+        high: float,
+        most_bytes: int,
+    ) -> Curve:
         """The curve in more detail, if its buckets are too coarse and the part of the file is small."""
         with self._lock:
             if not curve.has_band or file.summary.size == 1:
@@ -174,7 +186,7 @@ class SeriesStore:
         if span is None:
             return curve
         start, stop = span[0], end if span[1] < 0 else span[1]
-        if not 0 <= stop - start <= _ZOOM_BYTES:
+        if not 0 <= stop - start <= most_bytes:
             return curve
         try:
             part = file.folder.lines_of_metrics(start, stop)
