@@ -34,6 +34,10 @@ def engines(incomplete: str) -> list[str]:
     return _starting(incomplete, ("inline", "process", "ray"))
 
 
+def x_metrics(incomplete: str) -> list[str]:
+    return _starting(incomplete, ("timesteps_total", "time_total_s", "episodes_total", "training_iteration"))
+
+
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Experiments; after the slash, their runs."""
     from outplay.runs.results import results_folder, runs_by_name

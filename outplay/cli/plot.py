@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from outplay.cli import completion
-from outplay.errors import ConfigError, RunError
-
-
-class XAxis(StrEnum):
-    """What can be on the x-axis."""
-
-    timesteps_total = "timesteps_total"
-    time_total_s = "time_total_s"
-    episodes_total = "episodes_total"
-    training_iteration = "training_iteration"
+from outplay.errors import ConfigError, nearest
 
 
 def plot(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...", help="Runs, experiments (all their runs) or studies.", autocompletion=completion.runs
+            metavar="RUN", help="Runs, experiments (all their runs) or studies.", autocompletion=completion.runs
         ),
     ],
     output: Annotated[
@@ -37,7 +27,14 @@ def plot(
         list[str] | None,
         typer.Option(metavar="METRIC", help="Default episode_return_mean; repeatable: one panel each."),
     ] = None,
-    x: Annotated[XAxis, typer.Option("--x", help="The x-axis.", case_sensitive=False)] = XAxis.timesteps_total,
+    x: Annotated[
+        str,
+        typer.Option(
+            metavar="METRIC",
+            help="The x-axis: timesteps_total, time_total_s, episodes_total or training_iteration.",
+            autocompletion=completion.x_metrics,
+        ),
+    ] = "timesteps_total",
     no_bands: Annotated[
         bool, typer.Option("--no-bands", help="Draw each run, not the inter-quartile mean over seeds with a band.")
     ] = False,
@@ -71,20 +68,22 @@ def plot(
     if output is None and csv is None:
         raise ConfigError("give the file of the figure, as -o curve.svg, or of its numbers, as --csv curve.csv")
     kind = "" if output is None else _kind(output)
-    from outplay.files import replace_file
     from outplay.plotting.figure import Look, check_matplotlib, rendered
+    from outplay.plotting.output import check_writable, write_files
     from outplay.plotting.panels import Drawing, panels_of
-    from outplay.plotting.sources import find_sources, translated
+    from outplay.plotting.sources import X_METRICS, find_sources, translated
     from outplay.plotting.table import as_csv
     from outplay.runs.results import results_folder
 
+    if x not in X_METRICS:
+        raise ConfigError(f"--x: no x-axis {x!r}{nearest(x, X_METRICS)}")
     if kind:
         check_matplotlib()
-    for path in (output, csv):
-        _check_folder(path)
+    for path in filter(None, (output, csv)):
+        check_writable(path)
     drawing = Drawing(
         metrics=tuple(dict.fromkeys(map(translated, metric or ["episode_return_mean"]))),
-        x=x.value,
+        x=x,
         bands=not no_bands,
         smooth=smooth,
         points=points,
@@ -92,23 +91,16 @@ def plot(
     )
     panels, remarks = panels_of(find_sources(runs, results_folder(results_dir)), drawing)
     look = Look(title=title, width=width, height=height, log_x=log_x, log_y=log_y)
-    figure = rendered(panels, look, kind) if kind else b""
+    files: dict[Path, str | bytes] = {}
+    if output is not None:
+        files[output] = rendered(panels, look, kind)
+    if csv is not None:
+        files[csv] = as_csv(panels)
+    write_files(files)
     for remark in remarks:
         typer.echo(remark, err=True)
-    if output is not None:
-        replace_file(output, figure)
-        typer.echo(f"figure: {output}")
-    if csv is not None:
-        replace_file(csv, as_csv(panels))
-        typer.echo(f"numbers: {csv}")
-
-
-def _check_folder(path: Path | None) -> None:
-    """Refuse a file that cannot be written before another one is."""
-    if path is not None and not path.parent.is_dir():
-        raise RunError(f"{path} cannot be written: there is no folder {path.parent}")
-    if path is not None and path.is_dir():
-        raise RunError(f"{path} cannot be written: it is a folder")
+    for path in files:
+        typer.echo(f"{'figure' if path is output else 'numbers'}: {path}")
 
 
 def _kind(output: Path) -> str:
