@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from outplay import spaces
 from outplay.collect.episodes import EpisodeLimits, EpisodeProgress, Step, evaluation_streams, play_episodes
@@ -112,6 +113,12 @@ class EpisodeViewer:
             names = meanings() if callable(meanings) else None
         is_named = labels is not None and isinstance(names, list) and len(names) == len(labels)
         return [str(name) for name in names] if is_named else labels
+
+    @property
+    def action_count(self) -> int:
+        """The number of actions of a Discrete space, else the numbers of one action."""
+        space = self.vector.action_space
+        return int(space.n) if isinstance(space, Discrete) else spaces.action_size(space)
 
     @property
     def observation_names(self) -> list[str]:

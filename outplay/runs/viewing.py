@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from outplay.algorithms import Algorithm
-from outplay.collect.viewing import EpisodeViewer, Moment
+from outplay.collect.viewing import EpisodeViewer
+from outplay.collect.viewing import Moment as Moment  # the dashboard imports it from here
 from outplay.errors import CheckpointError
 from outplay.runs.folder import RunFolder
 from outplay.runs.playing import SavedPolicy
