@@ -58,12 +58,12 @@ def dashboard(
 
 def _announce(link: str, results: Path, err: TextIO, opens: bool) -> None:
     say(f"dashboard of {results}: {link} (Ctrl-C stops)", err)
-    if opens and _has_browser():
+    if opens:
+        open_browser(link)
+
+
+def open_browser(link: str) -> None:
+    """Open a browser if one would appear: not over SSH, and not without a screen."""
+    has_screen = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if has_screen and "SSH_CONNECTION" not in os.environ:
         webbrowser.open(link)
-
-
-def _has_browser() -> bool:
-    """Whether a browser would appear: not over SSH, and not without a screen."""
-    if "SSH_CONNECTION" in os.environ:
-        return False
-    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

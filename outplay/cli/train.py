@@ -13,7 +13,7 @@ import typer
 
 from outplay.cli import completion
 from outplay.cli.engine import check_engine, start_engine
-from outplay.cli.output import command_output, separate_output
+from outplay.cli.output import command_output, say, separate_output
 from outplay.errors import ConfigError, EnvError
 from outplay.formatting import number
 from outplay.registry import algorithms, env_ids
@@ -109,6 +109,14 @@ def train(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per iteration.")] = False,
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard",
+            help="Show the run on a web page, on loopback. The page ends with this command, unless `outplay dashboard` "
+            "of the same results folder runs: then that one is used.",
+        ),
+    ] = False,
 ) -> None:
     """Train an agent: a recipe, an experiment file, or any environment.
 
@@ -129,7 +137,7 @@ def train(
         if dry_run:
             _print_configuration([overrides.applied_to_run(resume, results_dir, trust)], folders, resuming=True)
             return
-        with command_output() as (out, err):
+        with command_output() as (out, err), _dashboard(dashboard, results_dir, err):
             start_engine(engine, address)
             _train(lambda: overrides.resumed(resume, results_dir, trust, folders), as_json, out, err)
         return
@@ -139,12 +147,31 @@ def train(
     if dry_run:
         _print_configuration(jobs, folders)
         return
-    with command_output() as (out, err):
+    with command_output() as (out, err), _dashboard(dashboard, results_dir, err):
         _check_all(jobs, folders, file)
         start_engine(engine, address)
         for job in jobs:
             if not _train(lambda job=job: _created(job, results_dir, folders, init_from, file), as_json, out, err):
                 break  # Ctrl-C stops all experiments
+
+
+@contextmanager
+def _dashboard(wanted: bool, results_dir: Path | None, err: TextIO) -> Iterator[None]:
+    """A dashboard within the block, if it is wanted. Its link is printed when it can be opened."""
+    if not wanted:
+        yield
+        return
+    from outplay.cli.dashboard import open_browser
+    from outplay.dashboard.beside import dashboard_beside
+    from outplay.runs.results import results_folder
+
+    def tell(link: str, is_new: bool) -> None:
+        say(f"dashboard: {link}" + ("" if is_new else " (it was there before, and stays)"), err)
+        if is_new:
+            open_browser(link)
+
+    with dashboard_beside(results_folder(results_dir), tell):
+        yield
 
 
 def _check_all(jobs: list[Experiment], folders: list[Path], file: Path | None) -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 from urllib.parse import quote
 
+from outplay.dashboard.announcing import announced
 from outplay.dashboard.app import Endpoints, make_app
 from outplay.dashboard.catalog import Catalog
 from outplay.dashboard.defaults import Defaults
@@ -41,6 +42,7 @@ class DashboardServer:
     def __init__(self, settings: DashboardSettings | None = None) -> None:
         """Bind the port. Raises ConfigError if this fails."""
         self.settings = settings or DashboardSettings()
+        self._announced = contextlib.ExitStack()
         self._web = WebServer(self.settings.host, self.settings.port, self._application, _STOP_TIMEOUT_S, _MAX_MESSAGE)
 
     @property
@@ -56,16 +58,19 @@ class DashboardServer:
 
     def run(self, on_start: Callable[[], None] | None = None) -> None:
         """Serve until SIGTERM or SIGINT."""
-        self._web.run(on_start)
+        with announced(self.settings.results, self.link):
+            self._web.run(on_start)
 
     def stop(self) -> None:
         self._web.stop()
 
     def __enter__(self) -> Self:
         self._web.__enter__()
+        self._announced.enter_context(announced(self.settings.results, self.link))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._announced.close()
         self._web.__exit__()
 
     def _application(self) -> Application:
