@@ -92,7 +92,7 @@ export class Chart {
       bands,
       scales: {
         x: { time: false, range: (plot, low, high) => this.xRange(low, high) },
-        y: this.isSymlog ? { distr: 4, asinh: 1 } : this.isLog ? { distr: 3 } : { range: (plot, low, high) => yRange(low, high) },
+        y: this.isSymlog ? { distr: 4, asinh: this.largest() / 100 } : this.isLog ? { distr: 3, range: (plot, low, high) => (low === null ? [1, 10] : [low / 1.15, high * 1.15]) } : { range: (plot, low, high) => yRange(low, high) },
       },
       axes: [
         { ...axis, size: 28, gap: 6, space: 64, grid: { show: false }, border: { show: true, stroke: color("line-strong"), width: 1 }, values: (plot, values) => values.map((value) => (value === null ? "" : isTime ? clock(value) : tick(value))) },
@@ -103,7 +103,7 @@ export class Chart {
         y: false,
         sync: this.sync ? { key: this.sync, setSeries: false } : undefined,
         drag: { x: !this.isStatic, y: false, setScale: false, dist: 4 },
-        points: { size: 7, width: 2, stroke: (plot, index) => plot.series[index]._stroke ?? color("card"), fill: (plot, index) => (this.owners[index] ? this.owners[index].color() : "transparent"), show: (plot, index) => (this.owners[index] ? undefined : false) },
+        points: { size: (plot, index) => (this.owners[index] ? 8 : 0), width: 2, stroke: () => color("card"), fill: (plot, index) => this.owners[index]?.color() ?? "transparent" },
         dataIdx: (plot, index, hovered) => nearest(plot.data[index], hovered),
         bind: { mousedown: (plot, target, handler) => (event) => this.press(event, handler), dblclick: () => () => this.zoom(null) },
       },
@@ -113,6 +113,11 @@ export class Chart {
         ready: [(plot) => this.bindWheel(plot)],
       },
     };
+  }
+
+  /** The largest size of a value: a logarithmic axis with values of both signs is linear below a hundredth of it. */
+  largest() {
+    return this.lines.reduce((most, line) => line.y.reduce((best, value) => Math.max(best, Math.abs(value ?? 0)), most), 1e-9);
   }
 
   xRange(low, high) {

@@ -68,16 +68,17 @@ export function videoList(run, videos, isRunning) {
 
 /** All settings with a search; by default only those that differ from the defaults. */
 export function settingsCard(config, run) {
-  const all = flat(config);
+  const { config: own = {}, ...experiment } = config ?? {};
+  const all = [...flat(own), ...flat(experiment)];
   const changed = new Set(Object.keys(run.settings ?? {}));
-  const isChanged = (name) => changed.has(name) || changed.has(name.replace(/^config\//, ""));
+  const isChanged = (name) => changed.has(name);
   const search = h("input", { class: "input", type: "search", placeholder: "Search settings", "aria-label": "Search settings" });
   const only = h("input", { type: "checkbox", role: "switch", checked: true });
   const list = h("dl", { class: "settings" });
   const draw = () => {
     const wanted = search.value.trim().toLowerCase();
     const shown = all.filter(([name]) => (wanted ? name.toLowerCase().includes(wanted) : !only.checked || isChanged(name)));
-    list.replaceChildren(...shown.map(([name, each]) => h("div", { class: isChanged(name) ? "changed" : "" }, h("dt", {}, name.replace(/^config\//, "")), h("dd", {}, value(each)))));
+    list.replaceChildren(...shown.map(([name, each]) => h("div", { class: isChanged(name) ? "changed" : "" }, h("dt", {}, name), h("dd", {}, value(each)))));
     if (!shown.length) list.append(h("div", {}, h("dt", {}, wanted ? "No setting has this name." : "All settings have their defaults."), h("dd")));
   };
   search.addEventListener("input", draw);
@@ -87,10 +88,10 @@ export function settingsCard(config, run) {
   return h("section", { class: "card", "aria-label": "Settings" }, h("header", {}, h("h2", {}, "Settings"), copy), h("div", { class: "body" }, h("div", { class: "settings-tools" }, search, h("label", { class: "switch" }, only, "Changed only")), list));
 }
 
-/** Nested settings as [name with slashes, value]. */
+/** Nested settings as [name with dots, value]. */
 function flat(config, prefix = "") {
   return Object.entries(config ?? {}).flatMap(([key, each]) =>
-    each !== null && typeof each === "object" && !Array.isArray(each) && Object.keys(each).length ? flat(each, `${prefix}${key}/`) : [[prefix + key, each]],
+    each !== null && typeof each === "object" && !Array.isArray(each) && Object.keys(each).length ? flat(each, `${prefix}${key}.`) : [[prefix + key, each]],
   );
 }
 

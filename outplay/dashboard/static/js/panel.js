@@ -2,12 +2,12 @@
 
 import { get, isAborted } from "./api.js";
 import { Chart } from "./chart.js";
-import { arrange, button, empty, h, icon, setAttribute, setText } from "./dom.js";
+import { arrange, button, empty, h, setText } from "./dom.js";
 import { metricTitle, number } from "./format.js";
 import { metricPicker } from "./picker.js";
 import { Series, smooth } from "./series.js";
 import { labels } from "./names.js";
-import { assignSlots, color, lineStyle, onTheme, slotOf } from "./theme.js";
+import { assignSlots, lineStyle, onTheme, slotOf } from "./theme.js";
 import { fail } from "./notices.js";
 import { on, store } from "./store.js";
 import { toolbar } from "./toolbar.js";
@@ -38,7 +38,7 @@ export class ChartPanel {
     this.grid = h("div", { class: "multiples" });
     this.blank = h("div", { class: "panel-blank hidden" }, empty("charts", "No runs selected", h("p", {}, "Tick runs in the list to draw their curves here, or press ", h("kbd", {}, "x"), " on a row.")));
     this.picker = metricPicker((metric) => this.addMetric(metric));
-    this.tools.element.append(this.picker.element);
+    this.tools.scale.after(this.picker.element);
     root.append(this.tools.element, this.legend, this.grid, this.blank);
     this.removers = [
       on("runs", (ids) => this.refresh(ids)),

@@ -1,14 +1,14 @@
 // A run in the list. Its cells have fixed widths and are patched in place, so that nothing moves while data arrives.
 
 import { h, setAttribute, setText } from "./dom.js";
-import { ago, moment, score, whole } from "./format.js";
+import { ago, moment, score, tick, whole } from "./format.js";
 import { settingsText, shortId, title } from "./names.js";
 import { progressBar, sparkline, updatePill } from "./parts.js";
 import { href } from "./router.js";
 import { lineStyle, slotOf } from "./theme.js";
 
 export class Row {
-  constructor(run, ontoggle) {
+  constructor(run, names, ontoggle) {
     this.box = h("input", { type: "checkbox" });
     this.box.addEventListener("click", (event) => {
       event.preventDefault(); // the address says what is checked
@@ -19,6 +19,7 @@ export class Row {
     this.sub = h("div", { class: "run-sub ellipsis" });
     this.state = h("div", { class: "state" });
     this.bar = progressBar("Progress of the run");
+    this.steps = h("div", { class: "steps" });
     this.return = h("div", { class: "num strong" });
     this.speed = h("div", { class: "num c-speed" });
     this.updated = h("div", { class: "num faint c-updated" });
@@ -26,20 +27,25 @@ export class Row {
     this.element = h("div", { class: "row run-row", role: "listitem", data: { id: run.id } },
       h("label", { class: "pick" }, this.box, this.mark),
       h("div", { class: "run-name" }, this.link, this.sub),
-      h("div", { class: "c-state" }, this.state, this.bar.element),
+      h("div", { class: "c-state" }, this.state, this.bar.element, this.steps),
       this.return, this.speed, h("div", { class: "c-spark" }, this.spark.element), this.updated);
-    this.update(run);
+    this.update(run, names);
   }
 
-  update(run) {
+  /** `names`: the settings to show. */
+  update(run, names) {
     this.run = run;
+    this.names = names ?? this.names;
     setText(this.link, title(run));
     const seed = run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`;
-    setText(this.sub, [seed, settingsText(run), shortId(run)].filter(Boolean).join(" · "));
+    setText(this.sub, [seed, settingsText(run, this.names), shortId(run)].filter(Boolean).join(" · "));
     setAttribute(this.element, "title", run.error ?? null);
     setAttribute(this.box, "aria-label", `Show ${title(run)} ${shortId(run)} in the charts`);
     updatePill(this.state, run.state, "bare");
-    this.bar.set(run.progress ?? (run.state === "finished" ? 1 : 0), run.state === "finished" ? "done" : run.state === "running" ? "" : "still");
+    this.bar.set(run.progress);
+    this.bar.element.classList.toggle("hidden", run.state !== "running");
+    this.steps.classList.toggle("hidden", run.state === "running");
+    setText(this.steps, `${run.timesteps >= 1e6 ? tick(run.timesteps) : whole(run.timesteps ?? 0)} steps`);
     setText(this.return, score(run.return));
     setText(this.speed, run.state === "running" || run.steps_per_s ? whole(run.steps_per_s) : "–");
     this.spark.set(run.spark ?? []);

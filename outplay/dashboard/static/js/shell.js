@@ -19,7 +19,7 @@ const PAGES = [
 export function buildShell(app, { onhelp }) {
   const counts = { runs: h("span", { class: "count" }), studies: h("span", { class: "count" }) };
   const links = PAGES.map(([name, title, symbol]) =>
-    h("a", { href: href(name), data: { page: name } }, icon(symbol), h("span", {}, name === "start" ? [h("span", { class: "long" }, "Start a run")] : title), counts[name]),
+    h("a", { href: href(name), data: { page: name } }, icon(symbol), h("span", {}, title), counts[name]),
   );
   const state = h("span", { class: "link-state", role: "status", data: { state: "starting" } }, "Connecting");
   const where = h("div", { class: "where ellipsis" });
@@ -96,7 +96,7 @@ export function machineMeters(holder) {
     }
     for (const [name, share, text] of values) {
       const row = rows.get(name);
-      row.bar.set(share, share > 0.95 ? "hot" : "");
+      row.bar.set(share, name !== "CPU" && share > 0.95 ? "hot" : "");
       setText(row.text, text);
     }
   };

@@ -40,8 +40,9 @@ let wait = 500;
 /** Load everything once, then follow the changes. After a lost connection this is done again. */
 export async function connect() {
   try {
-    take(await get("overview"));
-    follow();
+    const overview = await get("overview");
+    take(overview);
+    follow(overview.at);
   } catch (error) {
     const isDenied = error.status === 401 || error.status === 403;
     setConnection(isDenied ? "denied" : "lost", error.message);
@@ -74,9 +75,10 @@ function take(overview) {
   emit("machine");
 }
 
-function follow() {
+/** Follow the changes since the overview. */
+function follow(since) {
   source?.close();
-  source = new EventSource("api/events");
+  source = new EventSource(`api/events?since=${encodeURIComponent(since ?? "")}`);
   source.addEventListener("open", () => {
     wait = 500;
     setConnection("live");

@@ -11,7 +11,7 @@ export class Bars {
     this.rows = [];
   }
 
-  set({ probabilities, q, action }) {
+  set({ probabilities, q, action, chosen }) {
     const { kind, values } = probabilities ? { kind: "probability", values: probabilities } : q ? { kind: "Q", values: q } : { kind: "action", values: numbers(action) };
     if (!values.length) return;
     if (kind !== this.kind || values.length !== this.rows.length) this.build(kind, values.length);
@@ -21,8 +21,8 @@ export class Bars {
       const share = kind === "action" ? Math.min(1, Math.abs(value)) / 2 : (value - low) / (high - low || 1);
       fill.style.width = percent(Math.max(0, Math.min(1, share)), 1);
       if (kind === "action") fill.style.marginLeft = percent(value < 0 ? 0.5 - share : 0.5, 1);
-      setText(text, kind === "probability" ? percent(value, 1) : number(value));
-      row.classList.toggle("chosen", kind !== "action" && index === action);
+      setText(text, kind === "probability" ? percent(value, 1) : kind === "Q" ? number(value) : value.toFixed(3));
+      row.classList.toggle("chosen", kind !== "action" && (chosen ?? [action]).includes(index));
     });
   }
 
@@ -31,7 +31,7 @@ export class Bars {
     this.rows = Array.from({ length: count }, (_, index) => {
       const fill = h("i");
       const text = h("b");
-      const name = kind === "action" ? `Component ${index}` : (this.names[index] ?? String(index));
+      const name = kind === "action" ? `Component ${index}` : (this.names[index] && this.names[index] !== String(index) ? this.names[index] : `Action ${index}`);
       const row = h("div", { class: "bar-row" }, h("span", { class: "ellipsis" }, name), h("div", { class: `track ${kind === "action" ? "centered" : ""}` }, fill), text);
       return { row, fill, text };
     });
@@ -69,7 +69,7 @@ export class Observation {
     this.rows = Array.from({ length: count }, (_, index) => {
       const fill = h("i");
       const text = h("b");
-      const row = h("div", { class: "bar-row" }, h("span", { class: "ellipsis" }, this.names[index] ?? String(index)), h("div", { class: "track centered" }, fill), text);
+      const row = h("div", { class: "bar-row" }, h("span", { class: "ellipsis" }, this.names?.[index] ?? `[${index}]`), h("div", { class: "track centered" }, fill), text);
       return { row, fill, text };
     });
     this.element.replaceChildren(...this.rows.map(({ row }) => row));

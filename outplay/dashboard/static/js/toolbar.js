@@ -33,6 +33,7 @@ export function toolbar(change, charts) {
   );
   return {
     element,
+    scale: scale.element,
     update(state) {
       axis.set(state.x);
       scale.set(state.isLog ? "log" : "linear");

@@ -4,6 +4,7 @@ import { arrange, button, command, empty, h, icon, setText } from "../dom.js";
 import { matcher } from "../filter.js";
 import { ChartPanel, chartState } from "../panel.js";
 import { adjust, current, go, href } from "../router.js";
+import { varying } from "../names.js";
 import { Row } from "../row.js";
 import { asParameter, chosenRuns, newest } from "../selection.js";
 import { on, store } from "../store.js";
@@ -44,7 +45,7 @@ class RunsView {
   }
 
   build() {
-    this.search = h("input", { class: "input", type: "search", id: "search", placeholder: "Search, or lr=0.001  env:CartPole  return>400", autocomplete: "off", spellcheck: "false", "aria-label": "Search and filter runs" });
+    this.search = h("input", { class: "input", type: "search", id: "search", placeholder: "Search or filter: lr=0.001", title: "Words, or conditions: lr=0.001  env:CartPole  state:running  return>400  -algo:DQN", autocomplete: "off", spellcheck: "false", "aria-label": "Search and filter runs" });
     this.search.addEventListener("input", () => adjust({ q: this.search.value }));
     const choice = (label, options, key, normal) => {
       const select = h("select", { class: "select", "aria-label": label, on: { change: () => adjust({ [key]: select.value === normal ? null : select.value }) } }, options.map(([value, text]) => h("option", { value }, text)));
@@ -60,7 +61,6 @@ class RunsView {
     this.clear = button("Clear", { kind: "small quiet", onclick: () => this.select([]) });
     this.bar = h("div", { class: "selection" }, this.clear, this.compare, this.open);
     const legend = h("div", { class: "row columns", "aria-hidden": "true" }, h("span"), h("span", {}, "Run"), h("span", { class: "c-state" }, "State"), h("span", { class: "num" }, "Return"), h("span", { class: "num c-speed" }, "Steps/s"), h("span", { class: "c-spark" }, "Curve"), h("span", { class: "num c-updated" }, "Changed"));
-    legend.firstChild.replaceWith(h("span"));
     this.body = h("div", { class: "list-body" }, legend, this.list);
     this.pane = h("section", { class: "list-pane", "aria-label": "List of runs" },
       h("div", { class: "list-head" },
@@ -87,7 +87,7 @@ class RunsView {
   refresh(ids) {
     for (const id of ids) {
       const run = store.runs.get(id);
-      if (run) this.rows.get(id)?.update(run);
+      if (run) this.rows.get(id)?.update(run, this.names?.get(run.experiment));
       else this.rows.delete(id);
     }
     this.draw();
@@ -101,6 +101,7 @@ class RunsView {
     if (isEmpty) return this.drawNothing();
     this.selected = chosenRuns(this.last) ?? newest();
     assignSlots(this.selected);
+    this.findNames();
     const groups = this.grouped();
     const children = [];
     this.order = [];
@@ -123,6 +124,15 @@ class RunsView {
       this.drawn = signature;
       this.panel.update(chartState(this.last), this.selected);
     }
+  }
+
+  /** Which settings tell the runs of an experiment apart; rows are written again only if that changed. */
+  findNames() {
+    const found = varying(store.runs.values());
+    const key = JSON.stringify([...found].map(([experiment, names]) => [experiment, [...names].sort()]));
+    if (key === this.namesKey) return;
+    [this.namesKey, this.names] = [key, found];
+    for (const row of this.rows.values()) row.update(row.run, found.get(row.run.experiment));
   }
 
   /** [key, runs] in the order of their best run. Trials are in a group of their study. */
@@ -181,14 +191,14 @@ class RunsView {
 
   seedsTitle(runs) {
     const [run] = runs;
-    const settings = Object.entries(run.settings ?? {}).filter(([name]) => name !== "seed").map(([name, each]) => `${name}=${JSON.stringify(each)}`);
+    const settings = Object.entries(run.settings ?? {}).filter(([name]) => name !== "seed" && this.names.get(run.experiment)?.has(name)).map(([name, each]) => `${name}=${JSON.stringify(each)}`);
     return [`${run.algorithm} · ${run.env}`, ...settings.slice(0, 3)].join("  ");
   }
 
   row(run) {
     let row = this.rows.get(run.id);
     if (!row) {
-      row = new Row(run, (id, isRange) => this.toggle(id, isRange));
+      row = new Row(run, this.names.get(run.experiment), (id, isRange) => this.toggle(id, isRange));
       this.rows.set(run.id, row);
     }
     row.select(this.selected.includes(run.id));
@@ -218,7 +228,9 @@ class RunsView {
 
   drawSelection() {
     const count = this.selected.length;
-    setText(this.count, this.state.q ? `${this.matching} of ${store.runs.size}` : String(store.runs.size));
+    const trials = [...store.runs.values()].filter((run) => run.study).length;
+    const all = `${store.runs.size - trials}${trials ? `, and ${trials} trials of studies` : ""}`;
+    setText(this.count, this.state.q ? `${this.matching} of ${store.runs.size}` : all);
     setText(this.allText, count ? `${count} selected` : "Select all");
     this.all.checked = count > 0 && this.order.length > 0 && this.order.every((id) => this.selected.includes(id));
     this.all.indeterminate = count > 0 && !this.all.checked;

@@ -129,28 +129,26 @@ class StartView {
   async loadStarts() {
     const answer = await get("starts").catch(() => null);
     if (!answer) return;
-    const list = answer.starts ?? answer.processes ?? [];
-    const elements = list.map((each) => this.process(each));
+    const elements = answer.starts.map((each) => this.process(each));
     arrange(this.started, elements.length ? elements : [this.blank ??= empty("start", "Nothing started from this page yet", h("p", {}, "What a run prints, and the link to it, appear here."))]);
   }
 
   process(each) {
-    const key = String(each.process ?? each.id);
+    const key = each.process;
     let parts = this.processes.get(key);
     if (!parts) {
       parts = { name: h("b"), state: h("span"), link: h("a", { class: "button small" }, icon("charts"), "Open the run"), time: h("span", { class: "faint" }), output: h("pre", { class: "output", tabindex: 0, role: "region", "aria-label": "Output" }) };
       parts.element = h("article", { class: "process", data: { process: key } }, h("header", {}, parts.name, parts.state, parts.time, parts.link), parts.output);
       this.processes.set(key, parts);
     }
-    const state = each.state ?? (each.returncode === null || each.returncode === undefined ? "running" : each.returncode === 0 ? "finished" : "failed");
-    setText(parts.name, each.name ?? each.recipe ?? key);
+    const state = each.state === "ended" ? "finished" : each.state;
+    setText(parts.name, each.what);
     if (parts.state.firstChild?.dataset?.state !== state) parts.state.replaceChildren(statePill(state));
     setText(parts.time, each.started ? ago(each.started) : "");
     parts.link.classList.toggle("hidden", !each.run);
     if (each.run) parts.link.href = href("run", { run: each.run });
-    const lines = Array.isArray(each.output ?? each.lines) ? (each.output ?? each.lines).join("\n") : (each.output ?? "");
     const isAtEnd = parts.output.scrollTop + parts.output.clientHeight >= parts.output.scrollHeight - 8;
-    setText(parts.output, lines || "Waiting for the first line");
+    setText(parts.output, each.output.join("\n") || "Waiting for the first line");
     if (isAtEnd) parts.output.scrollTop = parts.output.scrollHeight;
     return parts.element;
   }

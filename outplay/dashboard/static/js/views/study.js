@@ -60,10 +60,10 @@ class StudyView {
       this.tiles.append(h("div", { class: "tile" }, h("dt", {}, name), text, note));
       return [name, { text, note }];
     }));
-    this.trials = h("div", { class: "body trials" });
+    this.trials = h("div", { class: "body trials" }, h("p", { class: "faint" }, "Reading the trials."));
     this.pictures = h("div", { class: "figures" }, card("Figures", h("div", { class: "body figure-wait faint" }, "Drawing the figures.")));
     root.append(h("div", { class: "page study" },
-      h("nav", { class: "crumbs", "aria-label": "Path" }, h("a", { href: href("studies") }, "Studies"), "/"),
+      h("nav", { class: "crumbs", "aria-label": "Path" }, h("a", { href: href("studies") }, "Studies")),
       h("div", { class: "head run-head" }, h("div", { class: "title" }, h("h1", {}, store.studies.get(id).name, " ", this.state), this.sub), h("div", { class: "actions" }, h("a", { class: "button", href: href("runs", { q: `study="${id}"`, by: "none", sort: "-return" }) }, icon("charts"), "Runs and charts"))),
       this.tiles, card("Trials", this.trials), this.pictures));
     this.pictures.addEventListener("click", (event) => {

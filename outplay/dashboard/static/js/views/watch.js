@@ -5,13 +5,14 @@ import { Chart } from "../chart.js";
 import { button, card, command, empty, h, icon, setText } from "../dom.js";
 import { score, whole } from "../format.js";
 import { title } from "../names.js";
+import { toast } from "../notices.js";
 import { adjust, href } from "../router.js";
 import { on, store } from "../store.js";
 import { lineStyle } from "../theme.js";
 import { Bars, Observation } from "../thoughts.js";
 
 const MOST_STEPS = 2000; // of the chart of values
-const SPEEDS = [1, 2, 5, 10, 15, 30, 60];
+const SPEEDS = [1, 2, 5, 10, 15, 20, 30, 40, 50, 60];
 
 export function showWatch(root, params) {
   const run = store.runs.get(params.get("run"));
@@ -36,6 +37,7 @@ class WatchView {
     this.canvas = h("canvas", { class: "screen", width: 4, height: 3, role: "img", "aria-label": "The environment as the agent plays", data: { frames: "0" } });
     this.cover = h("div", { class: "cover", role: "status" }, "Starting the player");
     this.badge = h("span", { class: "badge plain hidden" });
+    this.box = h("div", { class: "screen-box" }, this.canvas, this.cover, this.badge);
     this.counters = new Map(["Return", "Step", "Episode", "Seed"].map((name) => [name, h("dd")]));
     this.play = button("Pause", { symbol: "pause", kind: "primary", onclick: () => this.togglePause(), "data-command": "pause" });
     this.stepper = button("Step", { symbol: "step", onclick: () => this.step(), "data-command": "step" });
@@ -44,11 +46,14 @@ class WatchView {
     const again = button("Restart", { symbol: "restart", onclick: () => this.restart(), "data-command": "restart" });
     this.speed = h("input", { type: "range", min: 0, max: SPEEDS.length - 1, step: 1, value: SPEEDS.indexOf(30), "aria-label": "Speed in steps per second" });
     this.speedText = h("output", { class: "mono" }, "30/s");
-    this.speed.addEventListener("input", () => this.setSpeed());
+    this.speed.addEventListener("input", () => {
+      this.hasSpeed = true;
+      this.setSpeed();
+    });
     this.checkpoint = h("select", { class: "select", "aria-label": "Checkpoint" }, h("option", { value: "newest" }, "Newest"));
     this.checkpoint.addEventListener("change", () => {
       adjust({ checkpoint: this.checkpoint.value === "newest" ? null : this.checkpoint.value });
-      this.send({ command: "checkpoint", name: this.checkpoint.value, value: this.checkpoint.value });
+      this.send({ command: "checkpoint", name: this.checkpoint.value });
       setText(this.cover, "Loading the checkpoint");
       this.cover.classList.remove("hidden");
     });
@@ -58,7 +63,7 @@ class WatchView {
     this.valueChart = new Chart(this.valueBody, { height: 150, label: "Value of the state over the steps of this episode", isStatic: true });
     this.history = h("ol", { class: "episodes" }, h("li", { class: "faint" }, "No episode has ended yet."));
     const stage = h("section", { class: "card stage", "aria-label": "Game" },
-      h("div", { class: "screen-box" }, this.canvas, this.cover, this.badge),
+      this.box,
       h("dl", { class: "counters" }, [...this.counters].map(([name, element]) => h("div", {}, h("dt", {}, name), element))),
       h("div", { class: "transport" }, this.play, this.stepper, h("span", { class: "restart" }, again, h("label", { class: "field" }, "on seed", this.seed)), h("label", { class: "field" }, "Speed", this.speed, this.speedText)));
     this.observationCard = card("Observation", h("div", { class: "body" }, this.observation.element));
@@ -101,7 +106,7 @@ class WatchView {
   message(message) {
     if (message.type === "ready") this.ready(message);
     else if (message.type === "step") this.stepped(message);
-    else if (message.type === "error") this.failed(message.error);
+    else if (message.type === "error") this.failed(message);
     else if (message.type === "newer") this.newer(message.checkpoint);
   }
 
@@ -109,21 +114,26 @@ class WatchView {
     this.problem = "";
     this.wait = 500;
     this.hasPictures = message.has_pictures;
-    this.cover.classList.toggle("hidden", !message.has_pictures);
-    this.canvas.classList.toggle("hidden", !message.has_pictures);
-    if (!message.has_pictures) this.cover.replaceChildren(icon("info"), h("span", {}, "This environment draws no pictures. Its observations are shown beside."));
+    this.box.classList.toggle("blind", !message.has_pictures);
+    this.cover.classList.toggle("hidden", Boolean(message.has_pictures && this.frames));
+    if (!message.has_pictures) this.cover.replaceChildren(icon("info"), h("span", {}, "No pictures: the observation's values are shown instead."));
     const names = Array.isArray(message.actions) ? message.actions : Array.from({ length: message.actions ?? 0 }, (_, index) => String(index));
     this.bars.names = names;
     this.observation.names = message.observation_names ?? [];
-    this.setSpeed();
+    if (this.hasSpeed) this.setSpeed();
+    else this.showSpeed(message.speed ?? 30);
     if (this.isPaused) this.send({ command: "pause" });
     this.root.querySelector(".watch").dataset.ready = "true";
     setText(this.badge, message.checkpoint ?? "");
     this.badge.classList.toggle("hidden", !message.checkpoint);
   }
 
-  failed(text) {
-    this.problem = text;
+  failed({ error: text, fatal: isFatal = true }) {
+    if (!isFatal && this.hasPictures) {
+      toast(text, { isError: true });
+      return;
+    }
+    if (isFatal) this.problem = text;
     this.cover.classList.remove("hidden");
     const isMissing = /checkpoint/i.test(text) && !this.hasCheckpoints;
     this.cover.replaceChildren(icon("warn"), h("span", {}, text), isMissing ? h("a", { class: "button", href: href("run", { run: this.run.id }) }, "Write a checkpoint on the run's page") : "");
@@ -215,9 +225,14 @@ class WatchView {
     this.send({ command: "restart", ...(text ? { seed: Number(text) } : {}) });
   }
 
+  showSpeed(value) {
+    this.speed.value = String(SPEEDS.reduce((best, each, index) => (Math.abs(each - value) < Math.abs(SPEEDS[best] - value) ? index : best), 0));
+    setText(this.speedText, `${Math.round(value)}/s`);
+  }
+
   setSpeed() {
     const value = SPEEDS[Number(this.speed.value)];
-    setText(this.speedText, `${value}/s`);
+    this.showSpeed(value);
     this.send({ command: "speed", value });
   }
 
