@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ _STYLE: Any = {  # matplotlib's type lists all names
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
     "axes.unicode_minus": True,
+    "text.parse_math": False,  # a $ in a name is a $
     "grid.color": _GRID,
     "grid.linewidth": 0.7,
     "lines.solid_capstyle": "round",
@@ -94,7 +96,11 @@ def rendered(panels: Sequence[Panel], look: Look, kind: str) -> bytes:
     check_matplotlib()
     from matplotlib import rc_context
 
-    with rc_context(_STYLE):
+    look = replace(look, title=_printable(look.title))
+
+    with rc_context(_STYLE), warnings.catch_warnings():
+        # In SVG the viewer's fonts have the characters; elsewhere they are boxes.
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure = _figure(panels, look)
         data = io.BytesIO()
         figure.savefig(data, format=kind, dpi=_DPI, metadata=_metadata(kind, look.title))
@@ -150,7 +156,7 @@ def _draw(axes: Axes, panel: Panel, look: Look) -> None:
     _set_ticks(axes.xaxis, look.log_x, max(line.x[-1] for line in drawn), is_whole=panel.x == "training_iteration")
     _set_ticks(axes.yaxis, look.log_y, max(abs(value) for value in axes.get_ylim()))
     axes.set_xlabel(metric_words(panel.x) + (f" ({unit})" if unit else ""))
-    axes.set_ylabel(metric_words(panel.metric))
+    axes.set_ylabel(_printable(metric_words(panel.metric)))
 
 
 def _visible(line: Line, look: Look, seconds: float) -> Line:
@@ -195,6 +201,11 @@ def _set_ticks(axis: Any, is_log: bool, largest: float, is_whole: bool = False) 
     axis.set_major_formatter(FuncFormatter(lambda value, _: _number(value, prefix, factor)))
 
 
+def _printable(text: str) -> str:
+    """Text without control characters, which XML does not allow."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def _number(value: float, prefix: str, factor: float) -> str:
     """A tick: "20k", "0.5M", with a true minus sign."""
     if value == 0:
@@ -212,7 +223,7 @@ def _has_legend(figure: Figure, panels: Sequence[Panel], width: float, title: st
         return False
     entries = [lines[color] for color in sorted(lines)]
     handles: list[Any] = [Line2D([], [], color=COLORS[line.color % len(COLORS)], linewidth=2) for line in entries]  # type: ignore[operator]
-    texts = [f"{line.label} (n = {line.number})" if line.number > 1 else line.label for line in entries]
+    texts = [_printable(line.label) + (f" (n = {line.number})" if line.number > 1 else "") for line in entries]
     if grey:
         handles.append(Line2D([], [], color=_GREY, linewidth=1))
         texts.append(f"{len(grey)} others")

@@ -109,5 +109,4 @@ def value_words(value: Any) -> str:
     """
     if value is None or isinstance(value, bool):
         return {None: "none", True: "on", False: "off"}[value]
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return "".join(character if character.isprintable() else " " for character in text)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -199,7 +199,7 @@ def test_words() -> None:
         ("h", 3600.0),
         ("d", 86_400.0),
     ]
-    assert value_words("a\nb") == "a b"
+    assert [value_words(value) for value in (0.1234567, "relu", None)] == ["0.1235", "relu", "none"]
 
 
 def test_the_table_has_the_plotted_numbers(tmp_path: Path) -> None:

@@ -167,6 +167,15 @@ def test_a_logarithmic_axis_needs_positive_values(cli: Callable[..., Outcome], t
     assert (code, err) == (2, "outplay: --log-y: episode_return_mean by timesteps_total has no positive values\n")
 
 
+@pytest.mark.parametrize("text", ["$x", r"$\alpha$ & $$", "学習率 α", "a\x01\nb", "_hidden", ""])
+def test_any_text_can_be_a_label_or_title(text: str) -> None:
+    lines = (line([0, 1], [0, 1], label=text), line([0, 1], [1, 2], label="it", color=1))
+    for kind in ("svg", "pdf", "png"):
+        figure = rendered([Panel(text or "y", "timesteps_total", lines)], Look(title=text), kind)
+        if kind == "svg" and text.isprintable():
+            assert text in [*texts(figure), ""]
+
+
 def test_many_labels_fit_the_figure(tmp_path: Path) -> None:
     from PIL import Image
 
