@@ -7,11 +7,12 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from outplay.errors import ConfigError
+from outplay.formatting import counted
 from outplay.plotting.panels import Line, Panel
 from outplay.plotting.words import metric_words, prefix_of, time_unit
 
@@ -27,6 +28,7 @@ _INK, _SOFT, _GRID = "#22272E", "#4A525C", "#E6E8EB"
 _FONT_SIZE = 9.0
 _DPI = 300  # of PNG
 _CHARACTER, _HANDLE = 0.061, 0.45  # inches: width of a character of the legend, and of all beside its text
+_ROW = 0.19  # inches: height of a row of the legend
 _MOST_COLUMNS = 3  # panels side by side
 
 _STYLE: Any = {  # matplotlib's type lists all names
@@ -119,18 +121,33 @@ def _metadata(kind: str, title: str) -> dict[str, Any]:
 def _figure(panels: Sequence[Panel], look: Look) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.lines import Line2D
 
     columns = min(len(panels), _MOST_COLUMNS)
     rows = math.ceil(len(panels) / columns)
     width = look.width or (5.2 if columns == 1 else 3.2 * columns)
-    height = look.height or (3.3 if len(panels) == 1 else 2.6 * rows + 0.3)
+    entries = _legend(panels)
+    legend_columns, legend_rows = _columns(entries, width)
+    room = _ROW * max(0, legend_rows - 1)
+    height = look.height or (3.3 if len(panels) == 1 else 2.6 * rows + 0.3) + room
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.06))
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for place, panel in zip(axes, panels, strict=False):
         _draw(place, panel, look)
     for place in axes[len(panels) :]:
         place.set_visible(False)
-    if not _has_legend(figure, panels, width, look.title) and look.title:
+    if entries:
+        figure.legend(
+            [Line2D([], [], color=entry.color, linewidth=entry.width) for entry in entries],
+            [entry.text for entry in entries],
+            loc="outside upper center",
+            ncols=legend_columns,
+            handlelength=1.4,
+            columnspacing=1.4,
+            title=look.title or None,  # else they would be drawn over each other
+            title_fontsize=_FONT_SIZE + 2,
+        )
+    elif look.title:
         figure.suptitle(look.title)
     figure.align_labels()
     return figure
@@ -213,31 +230,29 @@ def _number(value: float, prefix: str, factor: float) -> str:
     return f"{value / factor:.4g}{prefix}".replace("-", "−")
 
 
-def _has_legend(figure: Figure, panels: Sequence[Panel], width: float, title: str) -> bool:
-    """Add one legend for all panels, above them and below the title. A single curve needs none."""
-    from matplotlib.lines import Line2D
+class _Entry(NamedTuple):
+    """A line of the legend."""
 
+    text: str
+    color: str
+    width: float
+
+
+def _legend(panels: Sequence[Panel]) -> list[_Entry]:
+    """The entries of the legend of all panels. A single curve needs none."""
     lines = {line.color: line for panel in panels for line in panel.lines if line.in_legend and line.color is not None}
-    grey = {line.label for panel in panels for line in panel.lines if line.color is None}
-    if len(lines) + len(grey) < 2:
-        return False
-    entries = [lines[color] for color in sorted(lines)]
-    handles: list[Any] = [Line2D([], [], color=COLORS[line.color % len(COLORS)], linewidth=2) for line in entries]  # type: ignore[operator]
-    texts = [_printable(line.label) + (f" (n = {line.number})" if line.number > 1 else "") for line in entries]
-    if grey:
-        handles.append(Line2D([], [], color=_GREY, linewidth=1))
-        texts.append(f"{len(grey)} others")
-    widest = max(map(len, texts)) * _CHARACTER + _HANDLE
-    columns = max(1, min(len(texts), int(width / widest)))
-    rows = math.ceil(len(texts) / columns)
-    columns = math.ceil(len(texts) / rows)
-    figure.legend(
-        *(handles, texts),
-        loc="outside upper center",
-        ncols=columns,
-        handlelength=1.4,
-        columnspacing=1.4,
-        title=title or None,
-        title_fontsize=_FONT_SIZE + 2,
-    )
-    return True
+    found = []
+    for color in sorted(lines):
+        number = f" (n = {lines[color].number})" if lines[color].number > 1 else ""
+        found.append(_Entry(_printable(lines[color].label) + number, COLORS[color % len(COLORS)], 2))
+    if grey := {line.label for panel in panels for line in panel.lines if line.color is None}:
+        found.append(_Entry(counted(len(grey), "other"), _GREY, 1))
+    return found if len(found) > 1 else []
+
+
+def _columns(entries: Sequence[_Entry], width: float) -> tuple[int, int]:
+    """Columns and rows of a legend of this width in inches."""
+    widest = max((len(entry.text) for entry in entries), default=1) * _CHARACTER + _HANDLE
+    columns = max(1, min(len(entries), int(width / widest)))
+    rows = math.ceil(len(entries) / columns)
+    return math.ceil(len(entries) / max(1, rows)), rows
