@@ -66,7 +66,7 @@ LONG = (
         "reproducibility.md",
     ),
     *("from-stable-baselines3.md", "from-rllib.md", "concepts.md", "curriculum.md", "evaluation.md", "loggers.md"),
-    *("tune.md", "export.md", "train.md", "serving.md", "sharing.md"),
+    *("tune.md", "export.md", "train.md", "serving.md", "sharing.md", "plots.md"),
 )
 SHORTER = {
     "outplay train cartpole-dqn": " --stop training_iteration=3",
