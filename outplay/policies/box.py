@@ -17,6 +17,7 @@ from outplay.policies.distributions import ActingDistribution, distribution_for
 from outplay.policies.fused import ACTIVATIONS, mlp
 from outplay.policies.policy import Policy
 from outplay.policies.recurrent import Memory
+from outplay.policies.scaling import bounds
 from outplay.policies.spec import PolicySpec
 from outplay.policies.squashed import Deterministic, SquashedGaussian
 from outplay.spaces import in_one_line
@@ -171,7 +172,7 @@ def check_space(spec: PolicySpec, algorithm: str, takes_discrete: bool) -> None:
         other = "PPO takes any" if takes_discrete else "SAC takes Discrete actions, too, and PPO any"
         raise EnvError(f"{algorithm} needs a Box{discrete} action space, and this one is {in_one_line(space)}; {other}")
     if isinstance(space, gymnasium.spaces.Box):
-        if not (space.is_bounded() and np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        if not bounds(space)[2].all():
             raise EnvError(
                 f"{algorithm} needs finite bounds of the actions, and this space is {in_one_line(space)}; give the "
                 "environment an action space with bounds (gymnasium.wrappers.TransformAction), or use PPO"

@@ -32,7 +32,7 @@ class ActionScaling:
         self.is_box = isinstance(space, gymnasium.spaces.Box)
         self.clips = normalize or clip
         if isinstance(space, gymnasium.spaces.Box):
-            self.low, self.high, bounded = _bounds(space)
+            self.low, self.high, bounded = bounds(space)
             self.rounds = not np.issubdtype(np.dtype(space.dtype), np.floating)
             self.clips |= self.rounds  # else an integer may overflow its dtype
             bounded &= normalize
@@ -94,7 +94,7 @@ class ActionScaling:
 _LARGEST = 2.0**53  # float64 represents integers exactly up to here
 
 
-def _bounds(space: gymnasium.spaces.Box) -> tuple[Array, Array, Array]:
+def bounds(space: gymnasium.spaces.Box) -> tuple[Array, Array, Array]:
     """(low, high, bounded) of a Box, (n,) each. `bounded`: both bounds are real, not just the limits of the dtype."""
     low, high = space.low.ravel(), space.high.ravel()
     if np.issubdtype(np.dtype(space.dtype), np.floating):

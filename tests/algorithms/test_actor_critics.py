@@ -131,6 +131,7 @@ def test_images(algorithm: type[Algorithm]) -> None:
     [
         (spaces.Box(-np.inf, np.inf, (1,)), r"needs finite bounds.*TransformAction\), or use PPO"),
         (spaces.Box(-np.inf, np.inf, (1,), np.int64), "needs finite bounds"),
+        (spaces.Box(-(2**62), 2**62, (1,), np.int64), "needs finite bounds"),  # more integers than can be told apart
         (spaces.Box(0, np.inf, (1,)), "needs finite bounds"),
         (spaces.MultiDiscrete([2, 2]), r"needs a Box( or Discrete)? action space, and this one is MultiDiscrete"),
         (spaces.Tuple([spaces.Discrete(2)]), "needs a Box"),
