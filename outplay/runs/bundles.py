@@ -235,6 +235,7 @@ def unpack(path: str | Path, results: Path) -> BundleSummary:
             try:
                 temporary.mkdir()
                 _extract(path, archive, manifest, temporary, lambda _: True)
+                is_complete = _has_replay(path, temporary)
                 temporary.rename(target)
                 sync_folder(target.parent)
             except BaseException:
@@ -243,12 +244,21 @@ def unpack(path: str | Path, results: Path) -> BundleSummary:
                     target.parent.rmdir()
                 raise
         size = sum(file.size for file in manifest.files.values())
-        parts = (
-            checkpoint / name
-            for checkpoint in checkpoints_in(target / "checkpoints")
-            for name in manifest_files(checkpoint)
-        )
-        return BundleSummary(target, manifest.run, len(manifest.files), size, all(part.exists() for part in parts))
+        return BundleSummary(target, manifest.run, len(manifest.files), size, is_complete)
+
+
+def _has_replay(path: Path, folder: Path) -> bool:
+    """Whether an unpacked run has all files. Raises CheckpointError if others than the replay buffer are missing."""
+    missing = [
+        name
+        for checkpoint in checkpoints_in(folder / "checkpoints")
+        for name in manifest_files(checkpoint)
+        if not (checkpoint / name).exists()
+    ]
+    for name in missing:
+        if not name.startswith("replay/"):
+            raise CheckpointError(f"the bundle {path} is damaged: a checkpoint has no {name}")
+    return not missing
 
 
 def unpacked_checkpoint(path: str | Path) -> Path:
@@ -261,8 +271,6 @@ def unpacked_checkpoint(path: str | Path) -> Path:
         found = sorted(
             {name.split("/")[1] for name in manifest.files if name.startswith("checkpoints/")}, key=_iteration
         )
-        if not found:
-            raise CheckpointError(f"the bundle {path} has no checkpoint")
         folder = Path(tempfile.mkdtemp(prefix="outplay-bundle-"))
         atexit.register(remove, folder)
         start = f"checkpoints/{found[-1]}/"
@@ -328,6 +336,8 @@ def _parsed(path: Path, data: bytes, sizes: dict[str, int]) -> _Manifest:
     del sizes[_MANIFEST]
     if {name: file.size for name, file in manifest.files.items()} != sizes:
         raise CheckpointError(f"the bundle {path} is damaged: its files are not those that {_MANIFEST} lists")
+    if "config.yaml" not in manifest.files or not any(name.startswith("checkpoints/") for name in manifest.files):
+        raise CheckpointError(f"the bundle {path} is damaged: it has no config.yaml, or no checkpoint")
     return manifest
 
 

@@ -153,6 +153,15 @@ def added(found: Entries, name: str, data: bytes = b"evil", mode: int = stat.S_I
     return [(entry, data), *changed]
 
 
+def without(found: Entries, part: str) -> Entries:
+    """Without the files whose path contains `part`, in the manifest, too."""
+
+    def drop(manifest: dict[str, Any]) -> None:
+        manifest["files"] = {name: file for name, file in manifest["files"].items() if part not in name}
+
+    return with_manifest([(entry, data) for entry, data in found if part not in entry.filename], drop)
+
+
 def flipped(found: Entries) -> Entries:
     index = next(i for i, (entry, _) in enumerate(found) if entry.filename.endswith("weights.safetensors"))
     entry, data = found[index]
@@ -169,6 +178,8 @@ ATTACKS: dict[str, tuple[Callable[[Entries], Entries], str]] = {
     "folder": (lambda found: added(found, "videos/x.mp4", b"", stat.S_IFDIR | 0o777), "not a plain file"),
     "changed bytes": (flipped, "weights.safetensors does not match its hash"),
     "missing file": (lambda found: found[1:], "not those that"),
+    "no settings": (lambda found: without(found, "config.yaml"), "no config.yaml, or no checkpoint"),
+    "no checkpoint": (lambda found: without(found, "checkpoints/"), "no config.yaml, or no checkpoint"),
     "unlisted file": (
         lambda found: with_manifest(found, lambda manifest: manifest["files"].pop("config.yaml")),
         "not those that",
@@ -195,6 +206,16 @@ def test_what_is_not_a_run_is_refused(attack: str, bundle: Path, tmp_path: Path)
             use()
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert left == [crafted]
+
+
+def test_a_checkpoint_without_weights_is_not_unpacked(bundle: Path, tmp_path: Path) -> None:
+    crafted = tmp_path / "crafted.zip"
+    with zipfile.ZipFile(crafted, "w") as archive:
+        for entry, data in without(entries(bundle), "weights.safetensors"):
+            archive.writestr(entry, data)
+    with pytest.raises(CheckpointError, match=r"a checkpoint has no weights\.safetensors"):
+        unpack(crafted, tmp_path / "results")
+    assert not list((tmp_path / "results").iterdir())
 
 
 def test_compressed_files_are_refused(bundle: Path, tmp_path: Path) -> None:
