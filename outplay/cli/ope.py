@@ -35,6 +35,9 @@ def ope(
     explore: Annotated[
         bool, typer.Option("--explore", help="Estimate the policy that samples its actions, not the greedy one.")
     ] = False,
+    fqe_updates: Annotated[
+        int, typer.Option(min=1, help="fqe: gradient steps; longer horizons need more (discount factor 0.99: 20,000).")
+    ] = 3_000,
     env: Annotated[str | None, typer.Option(help="The environment; must match the checkpoint.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Import modules that the checkpoint names.")] = False,
     results_dir: Annotated[Path | None, typer.Option(help="Folder of all runs; default ~/outplay_results.")] = None,
@@ -49,7 +52,7 @@ def ope(
 
     saved = SavedPolicy.find(checkpoint, results_folder(results_dir), None, env, trust)
     with separate_output():
-        found = estimate(saved, data, method, explore, gamma)
+        found = estimate(saved, data, method, explore, gamma, fqe_updates)
     if as_json:
         typer.echo(json.dumps(found))
         return

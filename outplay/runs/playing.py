@@ -142,11 +142,16 @@ def play(
 
 
 def estimate(
-    saved: SavedPolicy, data: str, methods: Sequence[str] | None, explore: bool, gamma: float | None
+    saved: SavedPolicy,
+    data: str,
+    methods: Sequence[str] | None,
+    explore: bool,
+    gamma: float | None,
+    fqe_updates: int,
 ) -> dict[str, dict[str, float]]:
     """Off-policy evaluation of a saved policy: see `Algorithm.estimate`."""
     with saved.load({}) as algorithm:
-        return algorithm.estimate(data, methods, explore, gamma)
+        return algorithm.estimate(data, methods, explore, gamma, fqe_updates)
 
 
 def video_path(path: str | Path) -> Path:

@@ -44,4 +44,11 @@ def test_the_command_line(cli: Callable[..., Outcome], tmp_path: Path) -> None:
     assert 1 < json.loads(out)["wis"]["return_mean"] < 100
     code, out, err = cli("ope", path, "out", "--method", "is", "--explore")
     assert out.startswith("is: discounted return ")
+    fitted = []
+    for updates in (1, 50):
+        code, out, err = cli("ope", path, "out", "--method", "fqe", "--fqe-updates", str(updates), "--json")
+        assert code == 0, err
+        fitted.append(json.loads(out)["fqe"]["return_mean"])
+    assert fitted[0] != fitted[1]
+    assert cli("ope", path, "out", "--method", "fqe", "--fqe-updates", "0")[0] == 2
     assert cli("ope", path, "none")[0] == 2
