@@ -107,6 +107,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 # The command line, tune and the dashboard read and write a run through Run and RunFolder alone.
 FORBIDDEN = {"cli": ("runs.checkpoint", "runs.sinks")}
 FORBIDDEN["tune"] = FORBIDDEN["dashboard"] = FORBIDDEN["serve"] = FORBIDDEN["sharing"] = FORBIDDEN["cli"]
+FORBIDDEN["plotting"] = FORBIDDEN["cli"]
 # An engine knows nothing of the others.
 FORBIDDEN["engine.inline"] = ("engine.process", "engine.ray")
 FORBIDDEN["engine.process"] = ("engine.inline", "engine.ray")
@@ -225,6 +226,8 @@ def test_the_rules_have_no_circle() -> None:
         ("policies.policy", "export"),
         ("export.module", "algorithms"),
         ("curves.aggregation", "metrics"),
+        ("plotting.svg", "tune.text"),
+        ("plotting.facts", "runs.checkpoint"),
         ("web.listening", "serve.app"),
         ("dashboard.app", "algorithms"),
         ("dashboard.details", "runs.checkpoint"),
