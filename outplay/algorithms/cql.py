@@ -16,7 +16,7 @@ from outplay.learning.offlinecritics import OfflineCriticConfig, OfflineCriticLe
 from outplay.learning.offlinelosses import discrete_gap, sampled_gap
 from outplay.learning.offpolicy import TransitionBatch
 from outplay.learning.optimizers import ParameterGroup
-from outplay.learning.soft import allowed_entropy, soft_value, temperature_loss
+from outplay.learning.soft import allowed_entropy, soft_value, temperature_gradient
 from outplay.policies import masked
 from outplay.policies.box import ConservativePolicy
 from outplay.policies.squashed import SquashedGaussian
@@ -151,8 +151,8 @@ class CQLLearner(OfflineCriticLearner[CQLConfig]):
         loss = -(values + alpha * entropy).mean()
         self.optimizer.step(loss, lr, self.config.grad_clip, only=["actor"])
         if self.config.learn_alpha:
-            of_alpha = temperature_loss(self.temperature.log, entropy, self.target_entropy(batch.mask))
-            self.optimizer.step(of_alpha, lr, only=["temperature"])
+            gradient = temperature_gradient(entropy, self.target_entropy(batch.mask))
+            self.optimizer.apply([gradient], lr, only=["temperature"])
         return {"actor_loss": loss.detach(), "entropy": entropy.detach().mean(), "alpha": alpha}
 
 

@@ -21,7 +21,7 @@ from outplay.learning.actorcritic import (
 )
 from outplay.learning.offpolicy import TransitionBatch
 from outplay.learning.optimizers import ParameterGroup
-from outplay.learning.soft import allowed_entropy, soft_value, temperature_loss
+from outplay.learning.soft import allowed_entropy, soft_value, temperature_gradient
 from outplay.policies import masked
 from outplay.policies.box import SoftPolicy
 from outplay.policies.squashed import SquashedGaussian
@@ -135,8 +135,8 @@ class SACLearner(ReplayActorCriticLearner[SACConfig]):
             loss = (alpha * log_prob - values).mean()
         norm = self.optimizer.step(loss, lr, self.config.grad_clip, only=["actor"])
         if self.config.learn_alpha:
-            of_alpha = temperature_loss(self.temperature.log, entropy, self.target_entropy(batch.mask))
-            self.optimizer.step(of_alpha, lr, only=["temperature"])
+            gradient = temperature_gradient(entropy, self.target_entropy(batch.mask))
+            self.optimizer.apply([gradient], lr, only=["temperature"])
         return norm, {"actor_loss": loss.detach(), "entropy": entropy.detach().mean(), "alpha": alpha}
 
 

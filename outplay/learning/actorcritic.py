@@ -171,12 +171,13 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
     def critic_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
         """One update of the critics towards r + γ' V(s')."""
         values, following = self._values(batch)
-        goal = batch.rewards + batch.discounts * following
-        errors = goal - values  # (N, B)
-        loss = (batch.weights * errors.square()).mean(-1).sum()
-        norm = self.optimizer.step(loss, lr, self.config.grad_clip, only=["critics"])
-        metrics = {"critic_loss": loss.detach(), "q_mean": values.detach().mean()}
-        return norm, {**metrics, "errors": errors.detach().abs().mean(0)}
+        with torch.no_grad():
+            errors = batch.rewards + batch.discounts * following - values  # (N, B)
+            weighted = batch.weights * errors
+            loss = (weighted * errors).mean(-1).sum()
+            slope = weighted * (-2 / values.shape[1])  # ∂loss / ∂values
+            metrics = {"critic_loss": loss, "q_mean": values.mean(), "errors": errors.abs().mean(0)}
+        return self.optimizer.step(values, lr, self.config.grad_clip, ["critics"], slope), metrics
 
     def _values(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
         """(the critics' values of the actions taken (N, B), the value to bootstrap from (B,))."""

@@ -81,12 +81,20 @@ class Optimizer:
         }
 
     def step(
-        self, loss: Tensor, lr: float | Tensor, grad_clip: float | None = None, only: Sequence[str] | None = None
+        self,
+        loss: Tensor,
+        lr: float | Tensor,
+        grad_clip: float | None = None,
+        only: Sequence[str] | None = None,
+        slope: Tensor | None = None,
     ) -> Tensor:
-        """One gradient step on the loss. Returns the norm of the gradient before clipping."""
+        """One gradient step on the loss. Returns the norm of the gradient before clipping.
+
+        `loss` may also be the outputs of a network, with the gradient of the loss with respect to them as `slope`.
+        """
         groups = self._chosen(only)
         parameters = [parameter for group in groups for parameter in group.parameters]
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        gradients = torch.autograd.grad(loss, parameters, slope, allow_unused=True, materialize_grads=True)
         return self.apply(gradients, lr, grad_clip, only)
 
     @torch.no_grad()
@@ -99,7 +107,7 @@ class Optimizer:
     ) -> Tensor:
         """One step with given gradients, in the order of the groups' parameters."""
         groups = self._chosen(only)
-        gradient = torch.cat([_flat(g) for g in gradients])
+        gradient = _joined(gradients)
         if self.communicator is not None and self.communicator.is_active:
             gradient = self.communicator.weighted_sum(gradient)
         norm: Tensor = gradient.norm()
@@ -198,6 +206,17 @@ def check_norm(norm: float, lr: float) -> None:
         raise RunError(
             f"training diverged: the gradient norm is {norm} (lr {lr:g}); lower lr, set grad_clip, or reward_scale"
         )
+
+
+def _joined(gradients: Sequence[Tensor]) -> Tensor:
+    """The gradients as one vector. Not copied if they lie one after the other in memory, as those of `fused.mlp`."""
+    first, end = gradients[0], gradients[0].storage_offset()
+    for gradient in gradients:
+        is_next = gradient.storage_offset() == end and gradient.dim() < 4 and gradient.is_contiguous()
+        if not is_next or gradient.untyped_storage().data_ptr() != first.untyped_storage().data_ptr():
+            return torch.cat([_flat(g) for g in gradients])
+        end += gradient.numel()
+    return first.as_strided((end - first.storage_offset(),), (1,))
 
 
 def _flat(gradient: Tensor) -> Tensor:

@@ -23,12 +23,15 @@ def soft_value(values: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
     return (probs * values - alpha * torch.where(probs > 0, probs * log_probs, 0)).sum(-1)  # 0 · (−1e30 α) may be NaN
 
 
-def temperature_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: Tensor | float) -> Tensor:
-    """The mean of log α · (H − H̄): its gradient raises α while the entropy H is less than its target H̄.
+def temperature_gradient(entropy: Tensor, target_entropy: Tensor | float) -> Tensor:
+    """The gradient of log α in the mean of log α · (H − H̄): descent raises α while the entropy H is less than H̄.
 
     Haarnoja et al. 2018, eq. 18, with log α in place of α, as is usual: α stays positive.
+
+    >>> temperature_gradient(torch.tensor([0.5, 0.7]), 0.7)
+    tensor(-0.1000)
     """
-    return log_alpha * (entropy.detach() - target_entropy).mean()
+    return (entropy.detach() - target_entropy).mean()
 
 
 def allowed_entropy(mask: Tensor | None, actions: int) -> Tensor | float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import gymnasium
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from outplay.errors import ConfigError, EnvError
 from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.distributions import ActingDistribution, distribution_for
-from outplay.policies.fused import ACTIVATIONS, mlp
+from outplay.policies.fused import ACTIVATIONS, Layers, mlp
 from outplay.policies.policy import Policy
 from outplay.policies.recurrent import Memory
 from outplay.policies.scaling import bounds
@@ -35,21 +36,24 @@ class Actor(ActorCritic):
 
     is_fused = True  # whether the layers are one function of torch.autograd, which cannot be exported
 
+    _fused: Layers | None = None
+
     def policy(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
-        layers = [*list(self.hidden)[::2], self.policy_head]
-        is_plain = self.core is None and all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
-        is_plain = is_plain and self.log_std is None
-        if (
-            not self.is_fused
-            or self.is_frozen
-            or self.has_images
-            or self._activation not in ACTIVATIONS
-            or not is_plain
-        ):
+        if not self.is_fused or self.is_frozen or not self._is_plain:
             return super().policy(observations, memory)
+        if self._fused is None or not self._fused.is_valid:
+            linear = [layer for layer in (*self.hidden, self.policy_head) if isinstance(layer, nn.Linear)]
+            self._fused = Layers([tensor for layer in linear for tensor in (layer.weight, layer.bias)], is_one=True)
         x = self.encoder(observations, self.normalisers(), torch.float32)
-        parts = [(layer.weight.T[None], layer.bias[None, None]) for layer in layers if isinstance(layer, nn.Linear)]
-        return mlp(x, parts, self._activation, self.dtype)[0]
+        return mlp(x, self._fused, self._activation, self.dtype)[0]
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether the network is an MLP and nothing else."""
+        layers = [*list(self.hidden)[::2], self.policy_head]
+        if self.core is not None or self.log_std is not None or self.has_images or self._activation not in ACTIVATIONS:
+            return False
+        return all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
 
 
 class SoftPolicy(Policy):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from outplay.errors import ConfigError
 from outplay.groups import ModelConfig
 from outplay.memory import check_parameters
-from outplay.policies.fused import ACTIVATIONS, mlp
+from outplay.policies.fused import ACTIVATIONS, Layers, mlp
 from outplay.policies.network import Network, initialize
 from outplay.spaces import Leaf
 
@@ -35,18 +35,18 @@ class EnsembleLinear(nn.Module):
 
     def __init__(self, number: int, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(number, num_inputs, num_outputs))
-        self.bias = nn.Parameter(torch.zeros(number, 1, num_outputs))
+        self.weight = nn.Parameter(torch.empty(number, num_outputs, num_inputs))
+        self.bias = nn.Parameter(torch.zeros(number, num_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
+        return torch.baddbmm(self.bias[:, None], x, self.weight.mT)
 
     @torch.no_grad()
     def initialize(self, initializer: str, generator: torch.Generator, gain: float) -> None:
         for weight in self.weight:
-            layer = nn.Linear(*weight.shape)
+            layer = nn.Linear(*reversed(weight.shape))
             initialize(layer, initializer, generator, gain)
-            weight.copy_(layer.weight.T)
+            weight.copy_(layer.weight)
         self.bias.zero_()
 
 
@@ -137,6 +137,7 @@ class Critics(Network):
         if hiddens is None and model.custom_model is not None:
             hiddens = self.default_hiddens
         super().__init__(leaves, model.model_copy(update={"fcnet_hiddens": hiddens}), generator)
+        self._fused: Layers | None = None
         self._is_plain = options.norm is None and not options.dropout and self._activation in ACTIVATIONS
         inputs = self.num_hidden if len(self._sizes) > 1 else self.num_hidden + num_inputs  # without hidden layers
         self.head_layer = EnsembleLinear(options.number, inputs, num_outputs)
@@ -175,15 +176,17 @@ class Critics(Network):
             x = self.encoder(observations, self.normalisers(), self.dtype).float()
         x = x if actions is None else torch.cat([x, actions], -1)
         if self._is_plain:
-            parts = (part for part in (*self.hidden, self.head_layer) if isinstance(part, EnsembleLinear))
-            layers: list[tuple[Tensor, Tensor]] = [(part.weight, part.bias) for part in parts]
-            if number is not None:
-                layers = [(weight[:number], bias[:number]) for weight, bias in layers]
-            return mlp(x, layers, self._activation, self.dtype, trains)
+            return mlp(x, self._layers(), self._activation, self.dtype, trains, number)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.autocasts, cache_enabled=False):
             x = self.hidden(x.expand(self._options.number, -1, -1))
         outputs: Tensor = self.head_layer(x.float())
         return outputs[:number]
+
+    def _layers(self) -> Layers:
+        if self._fused is None or not self._fused.is_valid:
+            parts = [part for part in (*self.hidden, self.head_layer) if isinstance(part, EnsembleLinear)]
+            self._fused = Layers([tensor for part in parts for tensor in (part.weight, part.bias)])
+        return self._fused
 
     def set_dropout(self, generator: torch.Generator | None, part: tuple[int, int, int] | None = None) -> None:
         """Drop hidden units by masks of this generator; None: drop nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,12 +48,8 @@ class SquashedGaussian:
         >>> SquashedGaussian(1).reparametrized(torch.zeros(1, 2), torch.zeros(1, 1))
         (tensor([[0.]]), tensor([-0.9189]))
         """
-        mean, log_std = params.chunk(2, -1)
-        log_std = log_std.clamp(*LOG_STD_RANGE)
-        u = mean + log_std.exp() * noise
-        log_prob = -0.5 * noise**2 - log_std - _LOG_SQRT_2PI
-        log_slope = 2 * (_LOG_2 - u - torch.nn.functional.softplus(-2 * u))
-        return u.tanh(), (log_prob - log_slope).sum(-1)
+        found: tuple[Tensor, Tensor] = _Reparametrized.apply(params, noise)  # type: ignore[no-untyped-call]
+        return found
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
         """log π(a) of given actions, (B,). Actions at the bounds, whose density is infinite, are moved inside.
@@ -66,6 +63,30 @@ class SquashedGaussian:
         u = inside.atanh()
         log_prob = -0.5 * ((u - mean) * (-log_std).exp()) ** 2 - log_std - _LOG_SQRT_2PI
         return (log_prob - (1 - inside.square()).log()).sum(-1)
+
+
+class _Reparametrized(torch.autograd.Function):
+    """One node of autograd: that of each operation would take several times as long as what it computes."""
+
+    @staticmethod
+    def forward(ctx: Any, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        mean, unclipped = params.chunk(2, -1)
+        log_std = unclipped.clamp(*LOG_STD_RANGE)
+        scaled = log_std.exp() * noise
+        u = mean + scaled
+        actions = u.tanh()
+        log_prob = -0.5 * noise.square() - log_std - _LOG_SQRT_2PI
+        log_slope = 2 * (_LOG_2 - u - torch.nn.functional.softplus(-2 * u))
+        ctx.save_for_backward(actions, scaled, log_std == unclipped)
+        return actions, (log_prob - log_slope).sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """∂a/∂u = 1 − a², ∂ log π/∂u = 2a, ∂u/∂μ = 1, ∂u/∂ log σ = σ·noise, and ∂ log π/∂ log σ = −1 beside it."""
+        actions, scaled, is_inside = ctx.saved_tensors
+        of_actions, of_log_prob = gradients[0], gradients[1][..., None]
+        of_u = torch.addcmul(of_actions, actions, 2 * of_log_prob - of_actions * actions)
+        return torch.cat([of_u, (of_u * scaled - of_log_prob) * is_inside], -1), None
 
 
 class Deterministic:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from outplay import ConfigError
 from outplay.groups import ModelConfig
 from outplay.policies.critics import BatchNorm, CriticOptions, Critics, EnsembleLinear, LayerNorm
-from outplay.policies.fused import mlp
+from outplay.policies.flat import flatten
+from outplay.policies.fused import Layers, mlp
 from outplay.spaces import leaves
 
 SPACE = spaces.Box(-1, 1, (3,), np.float32)
@@ -44,8 +45,8 @@ def test_an_ensemble_is_several_networks(activation: str, outputs: int) -> None:
     for i in range(3):
         x = given
         for layer in linear:
-            x = act(x @ layer.weight[i] + layer.bias[i])
-        expected = x @ network.head_layer.weight[i] + network.head_layer.bias[i]
+            x = act(x @ layer.weight[i].T + layer.bias[i])
+        expected = x @ network.head_layer.weight[i].T + network.head_layer.bias[i]
         torch.testing.assert_close(found[i], expected)
     assert not torch.equal(found[0], found[1])
 
@@ -61,28 +62,58 @@ def test_critics_without_hidden_layers_see_the_actions(norm: Any) -> None:
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("rows", [7, 130])  # 130 · 100 · 90: larger products are computed by oneDNN
 def test_the_gradients_of_one_node_are_those_of_single_layers(
-    activation: type[nn.Module], outputs: int, trains: bool
+    activation: type[nn.Module], outputs: int, trains: bool, rows: int
 ) -> None:
     torch.manual_seed(0)
-    sizes = [(5, 8), (8, 6), (6, outputs)]
-    layers = [(torch.randn(2, a, b, requires_grad=True), torch.randn(2, 1, b, requires_grad=True)) for a, b in sizes]
-    x = torch.randn(7, 5, requires_grad=True)
-    found, expected = mlp(x, layers, activation, torch.float32, trains), x.expand(2, -1, -1)
+    sizes = [(5, 100), (100, 90), (90, outputs)]
+    layers = [(torch.randn(2, b, a, requires_grad=True), torch.randn(2, b, requires_grad=True)) for a, b in sizes]
+    tensors = [tensor for layer in layers for tensor in layer]
+    x = torch.randn(rows, 5, requires_grad=True)
+    found, expected = mlp(x, Layers(tensors), activation, torch.float32, trains), x.expand(2, -1, -1)
     for i, (weight, bias) in enumerate(layers):
-        expected = expected @ weight + bias
+        expected = expected @ weight.mT + bias[:, None]
         expected = activation()(expected) if i < 2 else expected
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
     weights = torch.randn_like(found)
-    inputs = [x, *(tensor for layer in layers for tensor in layer)]
-    ours = torch.autograd.grad((found * weights).sum(), inputs, allow_unused=True)
-    theirs = torch.autograd.grad((expected * weights).sum(), inputs)
-    torch.testing.assert_close(ours[0], theirs[0])
+    ours = torch.autograd.grad((found * weights).sum(), [x, *tensors], allow_unused=True)
+    theirs = torch.autograd.grad((expected * weights).sum(), [x, *tensors])
+    torch.testing.assert_close(ours[0], theirs[0], atol=1e-3, rtol=1e-4)
     for own, other in zip(ours[1:], theirs[1:], strict=True):
         if trains:
-            torch.testing.assert_close(own, other)
+            torch.testing.assert_close(own, other, atol=1e-3, rtol=1e-4)
         else:
             assert own is None
+
+
+def test_one_mlp_is_the_first_of_several() -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, 8, 5), torch.randn(2, 8), torch.randn(2, 3, 8), torch.randn(2, 3)]
+    own = [tensor[0].clone().requires_grad_() for tensor in tensors]
+    x = torch.randn(7, 5)
+    first = mlp(x, Layers(tensors), nn.ReLU, torch.float32, trains=False, number=1)
+    one = mlp(x, Layers(own, is_one=True), nn.ReLU, torch.float32)
+    torch.testing.assert_close(one, first)
+    gradients = torch.autograd.grad(one.sum(), own)
+    assert [gradient.shape for gradient in gradients] == [tensor.shape for tensor in own]
+    # The optimizer takes them as one vector, without a copy.
+    assert gradients[1].data_ptr() == gradients[0].data_ptr() + gradients[0].numel() * 4
+
+
+def test_layers_follow_weights_that_move() -> None:
+    network = critics()
+    (seen,), actions = batch()
+    before = network((seen,), actions)
+    flatten(network)
+    assert torch.equal(network((seen,), actions), before)
+    with torch.no_grad():
+        network.head_layer.bias += 1.0
+    torch.testing.assert_close(network((seen,), actions), before + 1.0)
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        network.head_layer.bias += 1.0
+    torch.testing.assert_close(other((seen,), actions), before + 1.0)
 
 
 def test_bfloat16_is_close_to_float32() -> None:
