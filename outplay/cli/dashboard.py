@@ -34,6 +34,14 @@ def dashboard(
             "of this machine see options of commands: prefer the environment variable.",
         ),
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="To show an agent at play, import modules that its checkpoint names, from its folders too: the "
+            "environment, a custom model.",
+        ),
+    ] = False,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
     """Show all runs on a web page: live curves, comparisons, the agent at play. Ctrl-C stops it.
@@ -49,7 +57,7 @@ def dashboard(
     from outplay.dashboard import DashboardServer, DashboardSettings
     from outplay.runs.results import results_folder
 
-    settings = DashboardSettings(results=results_folder(results_dir), host=host, port=port, token=token)
+    settings = DashboardSettings(results=results_folder(results_dir), host=host, port=port, token=token, trust=trust)
     with command_output() as (_, err):
         server = DashboardServer(settings)
         server.run(lambda: _announce(server.link, settings.results, err, opens=not no_open))

@@ -19,8 +19,10 @@ _GOING_AWAY = 1001
 class Plays:
     """All players that are being watched."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, trust: bool = False) -> None:
+        """`trust`: import what checkpoints name."""
         self._catalog = catalog
+        self._trust = trust
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
@@ -36,7 +38,7 @@ class Plays:
         except ConfigError as error:
             await websocket.send_denial_response(error_answer(422, str(error)))
             return
-        task = asyncio.create_task(play(websocket, entry.folder, query.get("checkpoint"), seed))
+        task = asyncio.create_task(play(websocket, entry.folder, query.get("checkpoint"), seed, self._trust))
         self._tasks.add(task)
         if self._is_closing:
             task.cancel()

@@ -78,7 +78,7 @@ class DashboardServer:
         defaults = Defaults()
         catalog, store = Catalog(settings.results, defaults), SeriesStore(settings.memory_bytes)
         machine = Machine(settings.results)
-        events, plays = Events(catalog, machine), Plays(catalog)
+        events, plays = Events(catalog, machine), Plays(catalog, settings.trust)
         endpoints = Endpoints(catalog, store, events, machine, Starts(settings.results, catalog.run_of))
 
         @asynccontextmanager

@@ -21,6 +21,7 @@ class DashboardSettings:
     port          0: a free port
     token         requests need it; None: one is made if the host is not loopback
     memory_bytes  for the summaries of metrics; those that were not asked for longest are forgotten
+    trust         whether the player imports what checkpoints name: environments, custom models
     """
 
     results: Path = field(default_factory=lambda: results_folder(None))
@@ -28,6 +29,7 @@ class DashboardSettings:
     port: int = PORT
     token: str | None = field(default=None, repr=False)
     memory_bytes: int = 256 * 2**20
+    trust: bool = False
 
     def __post_init__(self) -> None:
         check_port(self.port)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -20,10 +21,11 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
 
-from outplay.dashboard import playing
+from outplay.dashboard import DashboardServer, DashboardSettings, playing
 from outplay.runs.folder import RunFolder
 from tests.cli.common import wait_for
 from tests.dashboard.test_player import copied, pole, train  # noqa: F401 - a fixture
@@ -275,6 +277,23 @@ def test_a_server_that_stops_ends_its_players(pole: RunFolder) -> None:  # noqa:
             first(browser.enter_context(connect(address, proxy=None)), "step")
             (pid,) = pids()
         assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_the_dashboard_plays_what_needs_trust_only_with_trust(tmp_path: Path, trust: bool) -> None:
+    folder = train(tmp_path, "tests.probes:Walk")
+    settings = DashboardSettings(results=tmp_path, port=0, trust=trust)
+    with DashboardServer(settings) as server:
+        run = quote(str(folder.path.relative_to(tmp_path)), safe="")
+        address = f"{server.url.replace('http', 'ws')}/api/play?run={run}"
+        with connect(address, proxy=None) as session:
+            message, _ = receive(session)
+            assert message["type"] == ("ready" if trust else "error")
+        with pytest.raises(InvalidStatus), connect(f"{address}x", proxy=None):
+            pass
+        with pytest.raises(InvalidStatus), connect(address, proxy=None, origin=Origin("http://evil.example")):
+            pass
+    assert pids() == []
 
 
 def test_the_server_does_not_import_torch() -> None:
