@@ -16,7 +16,7 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh)  # those whose der
 
 # oneDNN's matrix product. That of MKL, which torch uses for float32, takes twice as long on AMD's CPUs. None: this
 # build of torch lacks it.
-_ONE_DNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C.has_mkldnn else None
+_ONE_DNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C._has_mkldnn else None
 _NARROW = 16  # columns; products with fewer are faster with them as rows
 _SMALL = 2**20  # multiplications; for smaller products, a call of oneDNN takes longer than that of MKL
 
