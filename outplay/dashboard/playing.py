@@ -24,6 +24,8 @@ from outplay.dashboard.budget import FrameBudget
 from outplay.dashboard.messages import HEADER, Message, parsed, sizes
 from outplay.runs.folder import RunFolder
 
+# -P: modules that lie in the working directory, perhaps someone else's run folder, are not imported.
+COMMAND = (sys.executable, "-P", "-m", "outplay.dashboard.player")
 MAX_PLAYERS = 4
 _NEWEST = "newest"
 _MAX_COMMAND = 1000  # characters
@@ -92,15 +94,15 @@ async def _refuse(websocket: WebSocket, sentence: str, code: int = 1000) -> None
 
 async def _start() -> Process:
     """Start a player with one thread for each of its libraries, in a process group of its own."""
+    # Without the token of the dashboard: environments run code of others.
+    environment = {name: value for name, value in os.environ.items() if name != "OUTPLAY_TOKEN"}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "outplay.dashboard.player",
+        *COMMAND,
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
-        env={**os.environ, **threads},
+        env=environment | threads,
         start_new_session=True,
     )
 

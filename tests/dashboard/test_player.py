@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from PIL import Image
 
 from outplay.dashboard.messages import HEADER, parsed, sizes
 from outplay.dashboard.player import LONGEST_SIDE
+from outplay.dashboard.playing import COMMAND
 from outplay.runs.folder import RunFolder
 from outplay.runs.playing import EpisodeProgress, SavedPolicy
 from outplay.runs.playing import play as evaluate
@@ -89,9 +89,8 @@ class Playing:
 def player(
     folder: RunFolder, checkpoint: str | None = None, seed: int | None = None, trust: bool = False
 ) -> Iterator[Playing]:
-    command = [sys.executable, "-m", "outplay.dashboard.player"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **pipes, start_new_session=True) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(COMMAND, **pipes, start_new_session=True) as process:  # type: ignore[call-overload]
         started = Playing(process)
         started.write({"run": str(folder.path), "checkpoint": checkpoint, "seed": seed, "trust": trust})
         try:
@@ -235,6 +234,18 @@ def test_import_paths_need_trust(tmp_path: Path) -> None:
         step, picture = playing.read()
         assert step["observation"] == []
         assert Image.open(io.BytesIO(picture)).size == (8, 8)
+
+
+def test_modules_in_the_working_directory_are_not_imported(
+    pole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`outplay dashboard` may be started in a folder of someone else's runs."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("torch", "pygame", "gymnasium"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()")
+    with player(pole) as playing:
+        assert playing.first("step")["step"] == 0
+    assert not (tmp_path / "executed").exists()
 
 
 def test_an_environment_that_raises(tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ def pids() -> list[int]:
     return [process.pid for process in playing._players]
 
 
-def test_messages_and_commands_are_relayed(pole: RunFolder) -> None:  # noqa: F811
+def test_messages_and_commands_are_relayed(pole: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setenv("OUTPLAY_TOKEN", "secret")
     with watching(pole, "checkpoint=checkpoint_000001&seed=3") as session:
         ready, _ = receive(session)
         assert (ready["type"], ready["checkpoint"], ready["seed"]) == ("ready", "checkpoint_000001", 3)
@@ -104,6 +105,7 @@ def test_messages_and_commands_are_relayed(pole: RunFolder) -> None:  # noqa: F8
         assert (step["step"], step["seed"]) == (0, 9)
         (pid,) = pids()
         assert psutil.Process(pid).nice() == 19
+        assert "OUTPLAY_TOKEN" not in psutil.Process(pid).environ()
     wait_for(lambda: not psutil.pid_exists(pid))
     assert pids() == []
 
