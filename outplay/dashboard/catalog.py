@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -15,6 +16,8 @@ from outplay.dashboard.entries import Entry
 from outplay.dashboard.studies import StudyEntry
 from outplay.errors import ConfigError, shortened
 from outplay.runs.folder import RunFolder
+
+log = logging.getLogger("outplay")
 
 _INTERVAL_S = 0.5  # between two looks at the folder, however many pages ask
 _FINISHED_S = 5.0  # between two looks at a run that does not train
@@ -49,7 +52,7 @@ class Catalog:
     def run(self, run_id: str) -> Entry:
         """The run with this id. Raises UnknownError."""
         if run_id not in self._runs:
-            self.refresh()
+            self.refresh(at_once=True)
         if (found := self._runs.get(run_id)) is None:
             raise UnknownError(f"there is no run {shortened(run_id, 100)!r} in the results folder")
         return found
@@ -57,7 +60,7 @@ class Catalog:
     def study(self, study_id: str) -> StudyEntry:
         """The study with this id. Raises UnknownError."""
         if study_id not in self._studies:
-            self.refresh()
+            self.refresh(at_once=True)
         if (found := self._studies.get(study_id)) is None:
             raise UnknownError(f"there is no study {shortened(study_id, 100)!r} in the results folder")
         return found
@@ -84,11 +87,14 @@ class Catalog:
                 "studies": [entry.study for entry in self._studies.values() if entry.version > since],
             }
 
-    def refresh(self) -> None:
-        """Look at the results folder and at the files of runs that may have changed."""
+    def refresh(self, at_once: bool = False) -> None:
+        """Look at the results folder and at the files of runs that may have changed.
+
+        `at_once`: also if that was done just now.
+        """
         with self._lock:
             now = time.monotonic()
-            if now - self._looked_at < _INTERVAL_S:
+            if now - self._looked_at < _INTERVAL_S and not at_once:
                 return
             version = self._version + 1
             found_runs, found_studies = set(), set()
@@ -119,7 +125,11 @@ class Catalog:
                 entry = Entry(run_id, RunFolder(path), study, self.defaults)
             except ConfigError:  # a path that cannot be looked up
                 return False
-        changed = entry.refresh()
+        try:
+            changed = entry.refresh()
+        except Exception:  # one folder with strange content must not hide all others
+            log.exception("the run %s cannot be listed", path)
+            return False
         if changed is None:
             return False
         if changed:

@@ -128,8 +128,9 @@ class Entry:
     def _described(self, config: Signature) -> dict[str, Any]:
         status, last = self._status or {}, self.last
         workers = status.get("workers")
-        number = workers.get("number") if isinstance(workers, dict) else len(workers) if workers else 0
-        value = status.get("episode_return_mean")
+        # status.json is written once per second, metrics.jsonl after each iteration.
+        newer = last if last.get("training_iteration", 0) > status.get("training_iteration", -1) else status
+        value = newer.get("episode_return_mean")
         error = status.get("error") or self._config_error
         return {
             "id": self.id,
@@ -139,15 +140,15 @@ class Entry:
             "state": self._state(),
             "error": None if error is None else str(error),
             "progress": fraction(status.get("progress")),
-            "iteration": _integer(status.get("training_iteration"), last.get("training_iteration")),
-            "timesteps": _integer(status.get("timesteps_total"), last.get("timesteps_total")),
+            "iteration": _integer(newer.get("training_iteration")),
+            "timesteps": _integer(newer.get("timesteps_total")),
             "return": number_or_none(value if value is not None else last.get("episode_return_mean")),
             "steps_per_s": number_or_none(last.get("env_steps_per_s")),
             "seconds": number_or_none(last.get("time_total_s")),
             "started": self._started(config),
             "updated": str(status.get("updated") or self._started(config)),
             "spark": self._spark,
-            "has_workers": bool(number),
+            "has_workers": isinstance(workers, dict) and bool(workers.get("number")),
         }
 
     def _state(self) -> str:
@@ -209,8 +210,8 @@ def fraction(value: Any) -> float | None:
     return None if found is None else min(1.0, max(0.0, found))
 
 
-def _integer(*values: Any) -> int:
-    return next((value for value in values if type(value) is int), 0)
+def _integer(value: Any) -> int:
+    return value if type(value) is int else 0
 
 
 def flat_metrics(result: Record) -> dict[str, float | None]:
