@@ -3,6 +3,7 @@
 import { h, setText } from "./dom.js";
 import { clock, duration, number, tick, whole } from "./format.js";
 import { color, onTheme } from "./theme.js";
+import { logTicks, symlogTicks } from "./ticks.js";
 
 const uPlot = window.uPlot;
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
@@ -96,7 +97,7 @@ export class Chart {
       },
       axes: [
         { ...axis, size: 28, gap: 6, space: 64, grid: { show: false }, border: { show: true, stroke: color("line-strong"), width: 1 }, values: (plot, values) => values.map((value) => (value === null ? "" : isTime ? clock(value) : tick(value))) },
-        { ...axis, size: 52, gap: 8, space: 34, values: (plot, values) => values.map((value) => (value === null ? "" : tick(value))) },
+        { ...axis, ...this.ticks(), size: 52, gap: 8, space: 34, values: (plot, values) => values.map((value) => (value === null ? "" : tick(value))) },
       ],
       focus: { alpha: 0.22 },
       cursor: {
@@ -118,6 +119,13 @@ export class Chart {
   /** The largest size of a value: a logarithmic axis with values of both signs is linear below a hundredth of it. */
   largest() {
     return this.lines.reduce((most, line) => line.y.reduce((best, value) => Math.max(best, Math.abs(value ?? 0)), most), 1e-9);
+  }
+
+  /** Options of the y axis: uPlot's own labels of logarithmic axes assume whole decades. */
+  ticks() {
+    const all = (plot, values) => values;
+    if (this.isSymlog) return { splits: (plot, axis, low, high) => symlogTicks(low, high, this.largest() / 100), filter: all };
+    return this.isLog ? { splits: (plot, axis, low, high) => logTicks(low, high), filter: all } : {};
   }
 
   xRange(low, high) {

@@ -52,7 +52,7 @@ export function checkpointTable(run, checkpoints) {
     { key: "steps", title: "Steps", isNumber: true, value: (row) => row.timesteps, cell: (row) => whole(row.timesteps) },
     { key: "size", title: "Size", isNumber: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
     { key: "written", title: "Written", isNumber: true, value: (row) => row.written, cell: (row) => h("span", { title: moment(row.written) }, ago(row.written)) },
-    { key: "watch", title: "", isNumber: true, value: () => 0, cell: (row) => h("a", { class: "button small quiet", href: href("watch", { run, checkpoint: row.name }), "aria-label": `Watch ${row.name}` }, icon("watch"), "Watch") },
+    { key: "watch", title: h("span", { class: "unseen" }, "Watch"), isNumber: true, value: () => 0, cell: (row) => h("a", { class: "button small quiet", href: href("watch", { run, checkpoint: row.name }), "aria-label": `Watch ${row.name}` }, icon("watch"), "Watch") },
   ];
   return table(columns, [...checkpoints].reverse(), { label: "Checkpoints" });
 }

@@ -60,10 +60,12 @@ export function labels(runs) {
   add((run) => run.env ?? "");
   const keys = new Set(runs.flatMap((run) => Object.keys(run.settings ?? {})).filter(isShown));
   let added = 0;
+  const named = [];
   for (const key of keys) {
     const texts = runs.map((run) => (key in (run.settings ?? {}) ? value(run.settings[key]) : null));
     if (new Set(texts).size < 2 || added >= 3) continue;
     added += 1;
+    named.push(last(key));
     runs.forEach((run, index) => texts[index] !== null && parts.get(run.id).push(`${last(key)} ${texts[index]}`));
   }
   add((run) => (run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`));
@@ -75,6 +77,7 @@ export function labels(runs) {
   return new Map(
     runs.map((run) => {
       const text = parts.get(run.id).join(" · ");
+      if (!text && named.length && !seen.has(`${named[0]} default`)) return [run.id, `${named[0]} default`];
       if (!text) return [run.id, runs.length === 1 ? title(run) : `${title(run)} · ${shortId(run)}`];
       return [run.id, seen.get(text) > 1 ? `${text} · ${shortId(run)}` : text];
     }),

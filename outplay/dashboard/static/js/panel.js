@@ -104,7 +104,7 @@ export class ChartPanel {
 
   figure(metric) {
     const remove = button(`Remove the chart of ${metric}`, { symbol: "cross", kind: "quiet small", iconOnly: true, title: "Remove", onclick: () => this.change({ metric: this.metrics().filter((each) => each !== metric) }) });
-    const heading = h("h3", { class: "ellipsis", title: metric }, metricTitle(metric));
+    const heading = h("h2", { class: "ellipsis", title: metric }, metricTitle(metric));
     const status = h("span", { class: "figure-status", role: "status" });
     const element = h("section", { class: "figure", "aria-label": metricTitle(metric), data: { metric } }, h("header", {}, heading, metricTitle(metric) !== metric ? h("code", { class: "ellipsis" }, metric) : null, status, remove));
     const chart = new Chart(element, { label: `${metricTitle(metric)}. Arrow keys pan, plus and minus zoom, 0 resets.`, sync: "charts", onZoom: (window) => this.change({ from: window?.[0] ?? null, to: window?.[1] ?? null }) });
@@ -199,6 +199,7 @@ export class ChartPanel {
   drawLegend() {
     if (!this.state) return;
     const names = this.names();
+    this.namesKey = JSON.stringify([...names]);
     const entries = this.state.isBands ? this.groups(this.runs).map((group) => group.runs) : this.runs.map((run) => [run.id]);
     const chips = entries.map((ids) => {
       const isHidden = ids.every((id) => this.state.hidden.has(id));
@@ -220,6 +221,10 @@ export class ChartPanel {
   refresh(ids) {
     if (!this.state || !this.runs.some((run) => ids.has(run.id))) return;
     this.runs = this.runs.map((run) => store.runs.get(run.id)).filter(Boolean);
+    if (this.namesKey !== JSON.stringify([...this.names()])) {
+      this.drawLegend(); // settings have become known
+      for (const figure of this.figures.values()) figure.draw();
+    }
     [...this.legend.querySelectorAll(".chip")].forEach((chip, index) => {
       const value = chip.querySelector("b");
       if (value && this.runs[index] && !this.state.isBands) setText(value, number(this.runs[index].return));

@@ -85,7 +85,7 @@ export function table(columns, rows, { sort = "", onsort = null, label, rowProps
   const body = sorted.map((row) =>
     h("tr", rowProps?.(row) ?? {}, columns.map((column) => h("td", { class: column.isNumber ? "num" : column.kind }, column.cell ? column.cell(row) : String(column.value(row) ?? "–")))),
   );
-  return h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": label },
+  return h("div", { class: "table-scroll", tabindex: 0, role: "group", "aria-label": label },
     h("table", { class: "table" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body)));
 }
 

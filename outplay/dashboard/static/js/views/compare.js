@@ -99,7 +99,7 @@ class CompareView {
     const heads = runs.map((run, index) => h("th", { scope: "col" }, h("span", { class: "named" }, h("i", { class: "swatch", style: { background: `var(--c${index})` } }), h("a", { href: href("run", { run: run.id }) }, names.get(run.id)))));
     const settings = this.settings.map(({ name, values }) => row(name, values.map((each) => h("code", {}, value(each))), "differs"));
     if (!settings.length) settings.push(h("tr", {}, h("td", { colspan: 3, class: "faint" }, "All settings are the same.")));
-    this.diff.replaceChildren(h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Differences" }, h("table", { class: "table compare" }, h("thead", {}, h("tr", {}, h("td", {}), heads)), h("tbody", {}, facts.map(([name, read]) => row(name, runs.map(read)))), h("tbody", {}, settings))));
+    this.diff.replaceChildren(h("div", { class: "table-scroll", tabindex: 0, role: "group", "aria-label": "Differences" }, h("table", { class: "table compare" }, h("thead", {}, h("tr", {}, h("td", {}), heads)), h("tbody", {}, facts.map(([name, read]) => row(name, runs.map(read)))), h("tbody", {}, settings))));
   }
 
   close() {

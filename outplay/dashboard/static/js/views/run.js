@@ -66,14 +66,14 @@ class RunView {
     this.problem = h("div", { class: "hidden" });
     this.tiles = new Map();
     const tile = (key, label) => {
-      const value = h("dd");
-      const note = h("span", { class: "tile-note" });
+      const value = h("dd", { class: "tile-value" });
+      const note = h("dd", { class: "tile-note" });
       this.tiles.set(key, { value, note });
       return h("div", { class: "tile" }, h("dt", {}, label), value, note);
     };
     const tiles = h("dl", { class: "tiles" }, tile("return", "Return"), tile("steps", "Steps"), tile("speed", "Steps per second"), tile("iteration", "Iteration"), tile("time", "Time"), tile("progress", "Progress"));
     this.bar = progressBar("Progress of the run");
-    tiles.lastChild.append(this.bar.element);
+    this.tiles.get("progress").note.replaceWith(h("dd", { class: "tile-bar" }, this.bar.element));
     this.charts = h("div", { class: "panel run-charts" });
     const body = () => h("div", { class: "body" });
     Object.assign(this, { stages: body(), workers: body(), machine: h("div", { class: "body" }), checkpoints: body(), videos: body(), level: h("div", { class: "body" }), settings: h("div") });

@@ -81,10 +81,12 @@ class StartView {
   pickFromAddress() {
     const name = this.params.get("recipe") ?? "";
     if (name === this.picked) return;
+    const isFirst = this.picked === undefined;
     this.picked = name;
     const recipe = this.recipes.find((each) => each.name === name);
     this.original = recipe?.text ?? EXAMPLE;
-    this.text.value = this.original;
+    const isTyped = isFirst && this.text.value !== EXAMPLE; // before the recipes were there
+    if (!isTyped) this.text.value = this.original;
     this.text.scrollTop = 0;
     this.error.replaceChildren();
     this.markRecipe();
@@ -137,7 +139,7 @@ class StartView {
     const key = each.process;
     let parts = this.processes.get(key);
     if (!parts) {
-      parts = { name: h("b"), state: h("span"), link: h("a", { class: "button small" }, icon("charts"), "Open the run"), time: h("span", { class: "faint" }), output: h("pre", { class: "output", tabindex: 0, role: "region", "aria-label": "Output" }) };
+      parts = { name: h("b"), state: h("span"), link: h("a", { class: "button small" }, icon("charts"), "Open the run"), time: h("span", { class: "faint" }), output: h("pre", { class: "output", tabindex: 0, role: "group", "aria-label": "Output" }) };
       parts.element = h("article", { class: "process", data: { process: key } }, h("header", {}, parts.name, parts.state, parts.time, parts.link), parts.output);
       this.processes.set(key, parts);
     }

@@ -55,8 +55,8 @@ class StudyView {
     this.sub = h("p", { class: "sub" });
     this.tiles = h("dl", { class: "tiles study-tiles" });
     this.values = new Map(["Best", "Trials", "Running", "Finished", "Failed", "Changed"].map((name) => {
-      const text = h("dd");
-      const note = h("span", { class: "tile-note" });
+      const text = h("dd", { class: "tile-value" });
+      const note = h("dd", { class: "tile-note" });
       this.tiles.append(h("div", { class: "tile" }, h("dt", {}, name), text, note));
       return [name, { text, note }];
     }));
@@ -146,7 +146,7 @@ class StudyView {
     const wanted = figures.map(({ id, title, html }) => {
       const known = this.figures.get(id);
       if (known?.html === html) return known.element;
-      const body = h("div", { class: "body drawing" }, sanitized(html));
+      const body = h("div", { class: "body drawing", tabindex: 0, role: "group", "aria-label": `${title}, drawn` }, sanitized(html));
       const element = known?.element ?? card(title, body);
       if (known) element.lastChild.replaceWith(body);
       this.figures.set(id, { html, element });
