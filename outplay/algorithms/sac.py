@@ -122,18 +122,24 @@ class SACLearner(ReplayActorCriticLearner[SACConfig]):
     def actor_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
         """One update of the policy towards exp(Q/α), and of the temperature."""
         params, alpha = self.network.policy(batch.observations), self.alpha
+        clip, only = self.config.grad_clip, ["actor"]
         if self.is_discrete:
             log_probs = masked(params, batch.mask).log_softmax(-1)
             with torch.no_grad():
                 values = self.critics(batch.observations).amin(0)
             entropy = soft_value(torch.zeros_like(values), log_probs, torch.ones_like(alpha))
             loss = -soft_value(values, log_probs, alpha).mean()
+            norm = self.optimizer.step(loss, lr, clip, only)
         else:
             actions, log_prob = self.sampled(params, batch, 1)
-            values = self.critics(batch.observations, actions, trains=False).amin(0).squeeze(-1)
+            values = self.critics(batch.observations, actions, trains=False)
+            with torch.no_grad():
+                lowest, chosen = values.min(0, keepdim=True)
+                loss = (alpha * log_prob - lowest.view(-1)).mean()
+                share = 1 / log_prob.shape[0]  # the slopes of a mean
+                slopes = [(alpha * share).expand_as(log_prob), torch.zeros_like(values).scatter_(0, chosen, -share)]
             entropy = -log_prob
-            loss = (alpha * log_prob - values).mean()
-        norm = self.optimizer.step(loss, lr, self.config.grad_clip, only=["actor"])
+            norm = self.optimizer.step([log_prob, values], lr, clip, only, slopes)
         if self.config.learn_alpha:
             gradient = temperature_gradient(entropy, self.target_entropy(batch.mask))
             self.optimizer.apply([gradient], lr, only=["temperature"])

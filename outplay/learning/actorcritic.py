@@ -177,7 +177,7 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
             loss = (weighted * errors).mean(-1).sum()
             slope = weighted * (-2 / values.shape[1])  # ∂loss / ∂values
             metrics = {"critic_loss": loss, "q_mean": values.mean(), "errors": errors.abs().mean(0)}
-        return self.optimizer.step(values, lr, self.config.grad_clip, ["critics"], slope), metrics
+        return self.optimizer.step([values], lr, self.config.grad_clip, ["critics"], [slope]), metrics
 
     def _values(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
         """(the critics' values of the actions taken (N, B), the value to bootstrap from (B,))."""

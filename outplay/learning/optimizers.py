@@ -82,19 +82,20 @@ class Optimizer:
 
     def step(
         self,
-        loss: Tensor,
+        loss: Tensor | Sequence[Tensor],
         lr: float | Tensor,
         grad_clip: float | None = None,
         only: Sequence[str] | None = None,
-        slope: Tensor | None = None,
+        slopes: Sequence[Tensor] | None = None,
     ) -> Tensor:
         """One gradient step on the loss. Returns the norm of the gradient before clipping.
 
-        `loss` may also be the outputs of a network, with the gradient of the loss with respect to them as `slope`.
+        `loss` may also be outputs of networks, with the gradients of the loss with respect to them as `slopes`: where
+        these are simple, that is faster than autograd.
         """
         groups = self._chosen(only)
         parameters = [parameter for group in groups for parameter in group.parameters]
-        gradients = torch.autograd.grad(loss, parameters, slope, allow_unused=True, materialize_grads=True)
+        gradients = torch.autograd.grad(loss, parameters, slopes, allow_unused=True, materialize_grads=True)
         return self.apply(gradients, lr, grad_clip, only)
 
     @torch.no_grad()
