@@ -67,6 +67,7 @@ class Catalog:
 
     def run_of(self, pid: int) -> str | None:
         """The id of the newest run that a process of this machine trains or has trained."""
+        self.refresh()
         host = os.uname().nodename
         found = [entry for entry in self.runs() if (s := entry.status) and s["pid"] == pid and s["host"] == host]
         return max(found, key=lambda entry: str(entry.run["updated"])).id if found else None
@@ -134,7 +135,7 @@ class Catalog:
             return False
         if changed:
             entry.version = version
-        entry.is_due_at = now + (0.0 if entry.is_running else _FINISHED_S)
+        entry.is_due_at = now + (0.0 if entry.may_change else _FINISHED_S)
         self._runs[run_id] = entry
         self._removed.pop(run_id, None)
         return True

@@ -70,6 +70,11 @@ class Entry:
     def is_running(self) -> bool:
         return bool(self.run.get("state") == "running")
 
+    @property
+    def may_change(self) -> bool:
+        """Whether it trains, or has just been created and has no status yet."""
+        return self.run.get("state") in ("running", "unknown")
+
     def refresh(self) -> bool | None:
         """Read what has changed since the last call. Returns whether something has; None if the run is gone."""
         path = self.folder.path

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from importlib import resources
@@ -105,7 +106,7 @@ class Starts:
 
     def _arguments(self, given: dict[str, str]) -> tuple[list[str], str, Path | None]:
         """The arguments of `outplay train`, what it trains in words, and the file of the text."""
-        named = ["--name", given["name"]] if given.get("name") else []
+        named = [f"--name={given['name']}"] if given.get("name") else []
         if "recipe" in given:
             load_recipe(given["recipe"])  # raises ConfigError with the nearest name
             return [given["recipe"], *named], f"recipe {given['recipe']}", None
@@ -133,6 +134,7 @@ class Starts:
                 env=_environment(),
                 start_new_session=True,
             )
+        threading.Thread(target=process.wait, name="start", daemon=True).start()  # it reaps the process
         return Start(what, process, output)
 
     def listed(self) -> list[dict[str, Any]]:
