@@ -20,7 +20,7 @@ export function stageBar(stages) {
     const isInner = stage.name.includes("/");
     return h("li", { class: isInner ? "inner" : "" }, h("i", { style: { background: colorOf(stage.name) } }), h("span", { class: "ellipsis" }, isInner ? stage.name.split("/").slice(1).join("/") : stage.name), h("b", {}, percent(stage.share, 1)), h("span", { class: "faint num" }, duration(stage.seconds)));
   });
-  if (rest > 0.005) lines.push(h("li", {}, h("i", { class: "other" }), h("span", {}, "other"), h("b", {}, percent(rest, 1)), h("span")));
+  lines.push(h("li", {}, h("i", { class: "other" }), h("span", {}, "other"), h("b", {}, percent(Math.max(0, rest), 1)), h("span")));
   return h("div", {}, bar, h("ul", { class: "stage-list" }, lines), h("p", { class: "faint" }, "Over the last iterations."));
 }
 
@@ -32,7 +32,7 @@ export function workerTable(workers, status, isRunning) {
   }
   const columns = [
     { key: "index", title: "Worker", value: (row) => row.index, cell: (row) => `#${row.index}` },
-    { key: "state", title: "State", value: (row) => row.state, cell: (row) => h("span", { class: `health ${healthOf(row)}` }, row.state ?? "–") },
+    { key: "state", title: "State", value: (row) => row.state, cell: (row) => (isRunning ? h("span", { class: `health ${healthOf(row)}` }, row.state ?? "–") : "ended") },
     { key: "heartbeat", title: "Heartbeat", value: (row) => row.heartbeat, cell: (row) => ago(row.heartbeat) },
     { key: "speed", title: "Steps/s", isNumber: true, value: (row) => row.steps_per_s, cell: (row) => whole(row.steps_per_s) },
     { key: "lag", title: "Policy lag", isNumber: true, hint: "Versions of the weights that the worker is behind", value: (row) => row.policy_lag, cell: (row) => number(row.policy_lag) },

@@ -61,6 +61,31 @@ export function arrange(parent, wanted) {
   }
 }
 
+/** Make `holder` look like it had the child `wanted`, keeping the nodes that are there: focus and scroll position stay. */
+export function morph(holder, wanted) {
+  if (holder.childNodes.length === 1) sync(holder.firstChild, wanted);
+  else holder.replaceChildren(wanted);
+}
+
+function sync(node, wanted) {
+  if (node.nodeType !== wanted.nodeType || node.nodeName !== wanted.nodeName) {
+    node.replaceWith(wanted);
+    return;
+  }
+  if (node.nodeType === Node.TEXT_NODE) {
+    if (node.data !== wanted.data) node.data = wanted.data;
+    return;
+  }
+  for (const { name } of [...node.attributes]) if (!wanted.hasAttribute(name)) node.removeAttribute(name);
+  for (const { name, value } of [...wanted.attributes]) {
+    if (name === "style") node.style.cssText = wanted.style.cssText; // through the CSSOM, as the page's policy asks
+    else setAttribute(node, name, value);
+  }
+  const children = [...wanted.childNodes];
+  while (node.childNodes.length > children.length) node.lastChild.remove();
+  children.forEach((child, index) => (node.childNodes[index] ? sync(node.childNodes[index], child) : node.append(child)));
+}
+
 const PATHS = {
   runs: "M3 4h10M3 8h10M3 12h6",
   charts: "M2.5 2.5v11h11M5 10l2.5-3 2 1.8L13 4.5",

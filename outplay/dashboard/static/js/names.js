@@ -12,6 +12,7 @@ export function title(run) {
   return run.algorithm && run.env ? `${run.algorithm} · ${run.env}` : run.name;
 }
 
+const MOST_SETTINGS = 3; // in a label
 const last = (name) => name.split(/[./]/).pop();
 const isShown = (name) => name !== "seed" && name !== "env" && !name.startsWith("stop.");
 
@@ -48,38 +49,37 @@ export function settingsText(run, names, most = 4) {
   return shown.join("  ") + (entries.length > most ? `  +${entries.length - most}` : "");
 }
 
-/** Labels that tell these runs apart with as few words as possible: { id: label }. */
+/** Labels that tell these runs apart with as few words as possible: Map of id to label. */
 export function labels(runs) {
   const parts = new Map(runs.map((run) => [run.id, []]));
-  const add = (read) => {
-    const texts = runs.map(read);
-    if (new Set(texts).size < 2) return;
-    runs.forEach((run, index) => texts[index] && parts.get(run.id).push(texts[index]));
-  };
-  add((run) => run.algorithm ?? "");
-  add((run) => run.env ?? "");
-  const keys = new Set(runs.flatMap((run) => Object.keys(run.settings ?? {})).filter(isShown));
-  let added = 0;
-  const named = [];
-  for (const key of keys) {
-    const texts = runs.map((run) => (key in (run.settings ?? {}) ? value(run.settings[key]) : null));
-    if (new Set(texts).size < 2 || added >= 3) continue;
-    added += 1;
-    named.push(last(key));
-    runs.forEach((run, index) => texts[index] !== null && parts.get(run.id).push(`${last(key)} ${texts[index]}`));
+  const text = (run) => parts.get(run.id).join(" · ");
+  addVarying(runs, parts, (run) => run.algorithm ?? "");
+  addVarying(runs, parts, (run) => run.env ?? "");
+  for (const alike of buckets(runs, text)) {
+    const names = new Set(alike.flatMap((run) => Object.keys(run.settings ?? {})).filter(isShown));
+    let left = MOST_SETTINGS;
+    for (const name of names) {
+      if (left > 0 && addVarying(alike, parts, (run) => (name in (run.settings ?? {}) ? `${last(name)} ${value(run.settings[name])}` : `${last(name)} default`))) left -= 1;
+    }
+    addVarying(alike, parts, (run) => (run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`));
   }
-  add((run) => (run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`));
-  const seen = new Map();
-  for (const run of runs) {
-    const text = parts.get(run.id).join(" · ");
-    seen.set(text, (seen.get(text) ?? 0) + 1);
+  for (const alike of buckets(runs, text)) {
+    for (const run of alike) if (alike.length > 1) parts.get(run.id).push(shortId(run));
   }
-  return new Map(
-    runs.map((run) => {
-      const text = parts.get(run.id).join(" · ");
-      if (!text && named.length && !seen.has(`${named[0]} default`)) return [run.id, `${named[0]} default`];
-      if (!text) return [run.id, runs.length === 1 ? title(run) : `${title(run)} · ${shortId(run)}`];
-      return [run.id, seen.get(text) > 1 ? `${text} · ${shortId(run)}` : text];
-    }),
-  );
+  return new Map(runs.map((run) => [run.id, text(run) || title(run)]));
+}
+
+/** Add a part to the label of each of these runs, if it is not the same for all of them. */
+function addVarying(runs, parts, read) {
+  const texts = runs.map(read);
+  if (new Set(texts).size < 2) return false;
+  runs.forEach((run, index) => texts[index] && parts.get(run.id).push(texts[index]));
+  return true;
+}
+
+/** Runs with the same text, together. */
+function buckets(runs, text) {
+  const found = new Map();
+  for (const run of runs) found.set(text(run), [...(found.get(text(run)) ?? []), run]);
+  return [...found.values()];
 }

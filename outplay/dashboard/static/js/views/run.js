@@ -1,8 +1,8 @@
 // One run: how it is doing, its curve, its workers, checkpoints, videos and settings.
 
 import { get, post } from "../api.js";
-import { button, card, command, empty, h, icon, setAttribute, setText } from "../dom.js";
-import { duration, moment, percent, score, whole } from "../format.js";
+import { button, card, command, empty, h, icon, morph, setAttribute, setText } from "../dom.js";
+import { bytes, duration, moment, percent, score, whole } from "../format.js";
 import { title } from "../names.js";
 import { confirm, fail, toast } from "../notices.js";
 import { ChartPanel, chartState } from "../panel.js";
@@ -30,14 +30,14 @@ export function showRun(root, params) {
 
 class RunView {
   constructor(root, id, params) {
-    Object.assign(this, { root, id, details: null });
+    Object.assign(this, { root, id, details: null, seenStages: new Set() });
     this.build();
     this.panel = new ChartPanel(this.charts, adjust);
     this.removers = [
       on("runs", (ids) => ids.has(id) && this.changed()),
-      on("machine", () => this.meters(store.machine)),
+      on("machine", () => this.drawMachine()),
     ];
-    this.meters(store.machine);
+    this.drawMachine();
     this.drawRun();
     this.update(params);
     this.load();
@@ -156,10 +156,10 @@ class RunView {
   }
 
   drawDetails() {
-    const { stages, workers, checkpoints, videos, curriculum, host, is_here: isHere, config } = this.details;
-    this.stages.replaceChildren(stageBar(stages));
-    this.workers.replaceChildren(workerTable(workers, this.details.status, this.isRunning()));
-    this.checkpoints.replaceChildren(checkpointTable(this.id, checkpoints));
+    const { stages, workers, checkpoints, videos, curriculum, config } = this.details;
+    morph(this.stages, stageBar(this.allStages(stages)));
+    morph(this.workers, workerTable(workers, this.details.status, this.isRunning()));
+    morph(this.checkpoints, checkpointTable(this.id, checkpoints));
     const shown = videos.map((video) => video.name).join();
     if (shown !== this.shownVideos) {
       this.shownVideos = shown; // a video that plays must not be replaced
@@ -171,12 +171,27 @@ class RunView {
       bar.set(curriculum.levels ? (curriculum.level + 1) / curriculum.levels : 0);
       this.level.replaceChildren(h("p", { class: "level" }, h("b", {}, `Level ${curriculum.level}`), curriculum.levels ? ` of ${curriculum.levels - 1}` : ""), bar.element);
     }
-    setText(this.machineNote, host ? `${isHere ? "This machine, where the run is" : `The dashboard's machine. The run is on ${host}`}.` : "");
+    this.drawMachine();
     if (!this.hasSettings) {
       this.hasSettings = true;
       this.settings.replaceChildren(settingsCard(config, this.run()));
     }
     this.drawRun();
+  }
+
+  /** With the stages that only some iterations have, as evaluations, so that the list keeps its length. */
+  allStages(stages) {
+    for (const stage of stages) this.seenStages.add(stage.name);
+    return [...this.seenStages].map((name) => stages.find((stage) => stage.name === name) ?? { name, seconds: 0, share: 0 });
+  }
+
+  /** The machine as the run reports it; of a run that has ended, the dashboard's own if it was there. */
+  drawMachine() {
+    const { host, is_here: isHere, status } = this.details ?? {};
+    const own = this.isRunning() ? status?.machine : null;
+    this.meters(own ?? store.machine);
+    const used = own?.run_cpu_percent === undefined ? "" : ` This run uses ${Math.round(own.run_cpu_percent)}% of the CPU and ${bytes(own.run_memory_bytes)}.`;
+    setText(this.machineNote, own ? `On ${host}.${used}` : host ? `${isHere ? `${host}, where the run was` : `The dashboard's machine. The run was on ${host}`}.` : "");
   }
 
   async control(action) {

@@ -1,7 +1,7 @@
 // Studies: the list of them, and one with its trials and figures.
 
 import { get } from "../api.js";
-import { card, command, empty, h, icon, setText } from "../dom.js";
+import { card, command, empty, h, icon, morph, setText } from "../dom.js";
 import { ago, duration, moment, number, value, whole } from "../format.js";
 import { fail } from "../notices.js";
 import { progressBar, statePill, table, updatePill } from "../parts.js";
@@ -136,7 +136,10 @@ class StudyView {
       ...variables.map((name) => ({ key: `v.${name}`, title: name, isNumber: trials.every((row) => typeof (row.config[name] ?? 0) === "number"), value: (row) => row.config[name], cell: (row) => (name in row.config ? value(row.config[name]) : "–") })),
     ];
     const sort = this.params.get("sort") ?? "";
-    this.trials.replaceChildren(table(columns, trials.slice(0, MOST_TRIALS), { label: "Trials", sort, onsort: (key) => adjust({ sort: key }), rowProps: (row) => ({ data: { trial: row.id } }) }));
+    const list = table(columns, trials.slice(0, MOST_TRIALS), { label: "Trials", sort, onsort: (key) => adjust({ sort: key }), rowProps: (row) => ({ data: { trial: row.id } }) });
+    if (sort === this.sorted && trials.length <= MOST_TRIALS) morph(this.trials, list); // headings keep their listeners
+    else this.trials.replaceChildren(list);
+    this.sorted = sort;
     if (trials.length > MOST_TRIALS) this.trials.append(h("p", { class: "faint" }, `The best ${MOST_TRIALS} of ${whole(trials.length)} trials. All of them: outplay tune report --csv FILE.`));
   }
 
