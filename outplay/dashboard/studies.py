@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import stat
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -15,8 +17,10 @@ from outplay.errors import OutplayError
 from outplay.runs.lock import is_locked
 from outplay.tune.analysis import ExperimentAnalysis
 from outplay.tune.reporting.ranking import ranked, status_text
-from outplay.tune.text import error_text, variable_text, variables_of
+from outplay.tune.text import error_text, value_text, variable_text, variables_of
 from outplay.tune.trial import Status, Trial
+
+log = logging.getLogger("outplay")
 
 _MOST_BYTES = 500_000_000  # of a journal
 _READING_SHARE = 0.1  # of the time, for reading the journal of a study that runs
@@ -34,6 +38,10 @@ class StudyEntry:
         self.analysis: ExperimentAnalysis | None = None
         self._signatures: tuple[Signature, ...] = ()
         self._is_due_at = 0.0
+        self._figures: list[dict[str, str]] = []
+        self._drawn: ExperimentAnalysis | None = None  # whose figures they are
+        self._draws_at = 0.0
+        self._drawing = threading.Lock()
 
     def refresh(self) -> bool:
         """Read what has changed since the last call. Returns whether something has."""
@@ -54,6 +62,21 @@ class StudyEntry:
         study = self._described(found)
         changed, self.study = study != self.study, study
         return changed
+
+    def figures(self) -> list[dict[str, str]]:
+        """The figures. Importances take seconds, so those of a study that runs are not always of its newest result."""
+        with self._drawing:
+            analysis = self.analysis
+            if analysis is not None and analysis is not self._drawn and time.monotonic() >= self._draws_at:
+                started = time.monotonic()
+                try:
+                    self._figures = _figures(analysis)
+                except (OutplayError, OSError, ValueError, KeyError, TypeError) as error:  # damaged meanwhile
+                    log.warning("the figures of %s cannot be drawn: %s", self.path, error)
+                    self._figures = []
+                self._drawn = analysis
+                self._draws_at = time.monotonic() + (time.monotonic() - started) / _READING_SHARE
+            return self._figures if analysis is not None else []
 
     def _described(self, signatures: tuple[Signature, ...]) -> dict[str, Any]:
         newest = max((each[2] for each in signatures if each is not None), default=0)
@@ -115,7 +138,7 @@ def study_details(entry: StudyEntry, runs: set[str]) -> dict[str, Any]:
         "study": entry.study,
         "variables": [variable_text(name) for name in variables_of(trials)],
         "trials": [_trial(trial, entry, analysis, runs) for trial in trials],
-        "figures": _figures(analysis),
+        "figures": entry.figures(),
     }
 
 
@@ -136,11 +159,12 @@ def _trial(trial: Trial, entry: StudyEntry, analysis: ExperimentAnalysis, runs: 
 
 
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (bool, int, str)) else _number_or_text(value)
-
-
-def _number_or_text(value: Any) -> Any:
-    return number_or_none(value) if isinstance(value, float) else str(value)
+    """A value of a variable for JSON: numbers, strings and lists of them; else as text."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return number_or_none(value)
+    return value if value is None or isinstance(value, (bool, int, str)) else value_text(value)
 
 
 def _figures(analysis: ExperimentAnalysis) -> list[dict[str, str]]:
