@@ -12,9 +12,10 @@ import gymnasium
 import numpy as np
 import onnxruntime
 
-path = sys.argv[1]
-session = onnxruntime.InferenceSession(path)
-contract = json.loads(Path(f"{path}.json").read_text())
+if len(sys.argv) != 2:
+    sys.exit("usage: python act_with_onnx.py policy.onnx (a file that outplay export has written)")
+session = onnxruntime.InferenceSession(sys.argv[1])
+contract = json.loads(Path(f"{sys.argv[1]}.json").read_text())
 states = [entry for entry in contract["inputs"] if entry["role"] == "state"]
 names = [output.name for output in session.get_outputs()]
 env = gymnasium.make(contract["env"], **contract["env_config"])

@@ -117,6 +117,18 @@ def own_return(trainer: PPO, seed: int) -> float:
     return total
 
 
+def test_the_example_needs_an_argument() -> None:
+    result = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=100)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "usage: python act_with_onnx.py policy.onnx (a file that outplay export has written)\n"
+
+
+def test_the_document_shows_the_example() -> None:
+    code = EXAMPLE.read_text().split('"""', 2)[2].lstrip()
+    document = EXAMPLE.parents[1] / "docs" / "export.md"
+    assert f"```python\n# {EXAMPLE.name}\n{code}```\n" in document.read_text()
+
+
 def test_the_example_is_short() -> None:
     lines = EXAMPLE.read_text().split('"""')[2].splitlines()
     code = [line for line in lines if line.strip() and not line.startswith(("import", "from"))]
