@@ -11,7 +11,7 @@ pyarrow (pip install 'outplay[data]') is needed for files; it is imported when i
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from outplay.data.columns import Column
 from outplay.data.dataset import Dataset, from_arrays, from_items, from_pandas
@@ -77,11 +77,17 @@ def read_minari(name: str, leaves: tuple[Leaf, ...] | None = None) -> Dataset:
     return minarifiles.read_minari(name, leaves)
 
 
-def write_minari(dataset: Dataset, name: str, env: str | None = None, algorithm: str | None = None) -> None:
+def write_minari(
+    dataset: Dataset,
+    name: str,
+    env: str | None = None,
+    algorithm: str | None = None,
+    data_format: Literal["arrow", "hdf5"] = "arrow",
+) -> None:
     """Write experience that Outplay recorded as a local Minari data set. `env` and `algorithm` are written beside it.
 
     >>> data.write_minari(data.read_parquet("recorded/"), "cartpole/expert-v0")
     """
     from outplay.data import minarifiles
 
-    minarifiles.write_minari(dataset, name, env, algorithm)
+    minarifiles.write_minari(dataset, name, env, algorithm, data_format)

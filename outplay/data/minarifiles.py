@@ -31,7 +31,7 @@ except ImportError as error:
     raise DataError("Minari data sets need minari: pip install 'outplay[data]'") from error
 
 _BLOCK_ROWS = 4096  # episodes are read together until they have this many rows
-_FORMAT = "arrow"  # of data sets that are written: pyarrow is there anyway
+_FORMATS = ("arrow", "hdf5")
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,15 @@ def _storage(path: Path) -> Any:
 
 
 @contextmanager
+def _importable(data_format: str) -> Iterator[None]:
+    """Turn the ImportError of a format into a DataError."""
+    try:
+        yield
+    except ImportError as error:
+        raise DataError(f"the Minari format {data_format} needs another package: {error}") from error
+
+
+@contextmanager
 def _readable(name: object) -> Iterator[None]:
     """Turn errors of Minari about a data set into a DataError."""
     try:
@@ -153,10 +162,14 @@ def _flat_actions(space: gymnasium.Space[Any], actions: Any, steps: int) -> np.n
     return np.concatenate(parts, -1).astype(np.float64)
 
 
-def write_minari(dataset: Dataset, name: str, env: str | None = None, algorithm: str | None = None) -> None:
+def write_minari(
+    dataset: Dataset, name: str, env: str | None = None, algorithm: str | None = None, data_format: str = "arrow"
+) -> None:
     """Write recorded experience as a local Minari data set: see `data.write_minari`."""
     from minari.namespace import create_namespace, list_local_namespaces
 
+    if data_format not in _FORMATS:
+        raise DataError(f"data_format must be {' or '.join(_FORMATS)}, not {data_format!r}")
     for column in ("observation_space", "action_space"):
         if column not in dataset.metadata:
             raise DataError("this data set was not recorded by Outplay: its metadata has no spaces")
@@ -175,9 +188,9 @@ def write_minari(dataset: Dataset, name: str, env: str | None = None, algorithm:
     leaves = spaces.leaves(observed)
     path.mkdir(parents=True)
     try:
-        with warnings.catch_warnings():
+        with _importable(data_format), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about an environment that cannot be recovered
-            storage = MinariStorage.new(path, observed, acted, spec, _FORMAT, jpeg_encoding=False)
+            storage = MinariStorage.new(path, observed, acted, spec, data_format, jpeg_encoding=False)
             storage.update_metadata({**named, "algorithm_name": algorithm or dataset.metadata.get("algorithm", "")})
             storage.update_episodes(_buffer(rows, leaves, observed, acted) for rows in whole_episodes(dataset))
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,12 @@ def recorded(env: Any, folder: Path, steps: int = 200) -> data.Dataset:
     return data.read_parquet(folder)
 
 
+@pytest.mark.parametrize("data_format", ["arrow", "hdf5"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", probes.Nested])
-def test_experience_survives_minari(tmp_path: Path, env: Any) -> None:
+def test_experience_survives_minari(tmp_path: Path, root: Path, env: Any, data_format: Any) -> None:
     dataset = recorded(env, tmp_path / "out", 20 if env is probes.Nested else 200)  # of one step each
-    data.write_minari(dataset, "test/mine-v0")
+    data.write_minari(dataset, "test/mine-v0", data_format=data_format)
+    assert (root / "test" / "mine-v0" / "data" / "main_data.hdf5").exists() == (data_format == "hdf5")
     before, found = dataset.to_arrays(), data.read_minari("test/mine-v0")
     after = found.to_arrays()
     assert len(found) == len(dataset)
@@ -65,6 +68,32 @@ def test_minari_itself_reads_what_was_written(tmp_path: Path) -> None:
     assert len(episode.observations) == len(episode.rewards) + 1
     assert theirs.spec.env_spec.id == "CartPole-v1"
     assert gymnasium.make("CartPole-v1").action_space == theirs.spec.action_space
+
+
+def test_a_data_set_of_minari_itself_is_read(tmp_path: Path, root: Path) -> None:
+    """In Minari's default format, HDF5."""
+    import minari
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    rng = np.random.default_rng(0)
+    seen = [rng.normal(size=(length + 1, 4)).astype(np.float32) for length in (5, 9)]
+    buffers = [
+        EpisodeBuffer(
+            observations=observations, actions=np.arange(len(observations) - 1) % 2,
+            rewards=[float(i) for i in range(len(observations) - 1)],
+            terminations=[False] * (len(observations) - 2) + [True], truncations=[False] * (len(observations) - 1),
+        )
+        for observations in seen
+    ]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about its missing description
+        minari.create_dataset_from_buffers("cartpole/theirs-v0", buffers, env="CartPole-v1")
+    assert (root / "cartpole" / "theirs-v0" / "data" / "main_data.hdf5").is_file()
+    found = data.read_minari("cartpole/theirs-v0").to_arrays()
+    np.testing.assert_array_equal(found["observation"], np.concatenate([each[:-1] for each in seen]))
+    np.testing.assert_array_equal(found["next_observation"], np.concatenate([each[1:] for each in seen]))
+    assert found["reward"].tolist() == [*range(5), *range(9)]
+    assert np.flatnonzero(found["terminated"]).tolist() == [4, 13]
 
 
 def test_an_algorithm_learns_from_minari(tmp_path: Path) -> None:
@@ -120,3 +149,8 @@ def test_a_format_whose_package_is_missing(tmp_path: Path, root: Path, monkeypat
     file.write_text(json.dumps({**json.loads(file.read_text()), "data_format": "hdf5"}))
     with pytest.raises(DataError, match="needs another package: h5py is not installed"):
         data.read_minari("cartpole/random-v0")
+    with pytest.raises(DataError, match="the Minari format hdf5 needs another package: h5py is not installed"):
+        data.write_minari(data.read_parquet(tmp_path / "out"), "cartpole/other-v0", data_format="hdf5")
+    assert not (root / "cartpole" / "other-v0").exists()
+    with pytest.raises(DataError, match="data_format must be arrow or hdf5, not 'csv'"):
+        data.write_minari(data.read_parquet(tmp_path / "out"), "cartpole/other-v0", data_format="csv")  # type: ignore[arg-type]
