@@ -202,6 +202,14 @@ def test_the_getting_started_page_lists_all_extras() -> None:
     assert set(rows(ROOT / "docs" / "getting-started.md", "extra")) == {f"`{extra}`" for extra in EXTRAS}
 
 
+def test_the_extra_all_has_all_extras_for_users() -> None:
+    listed = Requirement(EXTRAS["all"][0]).extras
+    assert listed == EXTRAS.keys() - {"all", "dev", "site", "testing"}
+    row = re.search(r"^\| `all` \| (.*) \|$", (ROOT / "docs" / "getting-started.md").read_text(), re.MULTILINE)
+    assert row is not None
+    assert set(re.findall(r"`(\w+)`", row[1])) == listed
+
+
 def test_the_getting_started_page_and_the_readme_name_all_algorithms() -> None:
     listed = [re.findall(r"`(\w+)`", cell)[0] for cell in rows(ROOT / "docs" / "getting-started.md", "algorithm")]
     assert sorted(listed) == sorted(algorithms.shipped)
