@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -168,8 +169,7 @@ class Endpoints:
         run_id = requests.one(request.query_params, "run")
 
         def read() -> Response:
-            entry = self._catalog.run(run_id)
-            entry.refresh()
+            entry = self._catalog.fresh_run(run_id)
             return _json(run_details(entry, self._store.metrics(entry)))
 
         return await asyncio.to_thread(read)
@@ -227,10 +227,10 @@ class Endpoints:
         query = request.query_params
         run_id, name = requests.one(query, "run"), requests.one(query, "name")
         entry = await asyncio.to_thread(self._catalog.run, run_id)
-        found = {path.name: path for path in await asyncio.to_thread(videos_of, entry)}
+        found = {video.name: video.path for video in await asyncio.to_thread(videos_of, entry)}
         if name not in found:
             raise UnknownError("the run has no such video")
-        return FileResponse(found[name], media_type="video/mp4")
+        return FileResponse(found[name], media_type=mimetypes.guess_type(name)[0] or "application/octet-stream")
 
     async def control(self, request: Request) -> Response:
         given = requests.object_of(await body_of(request, _MAX_BODY), ("run", "action"))
@@ -238,7 +238,7 @@ class Endpoints:
             raise HTTPException(422, 'the body needs the keys "run" and "action"')
 
         def send() -> Response:
-            return _json({"done": control.request(self._catalog.run(given["run"]), given["action"])})
+            return _json({"done": control.request(self._catalog.fresh_run(given["run"]), given["action"])})
 
         return await asyncio.to_thread(send)
 

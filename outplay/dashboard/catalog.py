@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from outplay.dashboard.defaults import Defaults
-from outplay.dashboard.entries import Entry
+from outplay.dashboard.entries import Entry, is_text
 from outplay.dashboard.studies import StudyEntry
 from outplay.errors import ConfigError, shortened
 from outplay.runs.folder import RunFolder
@@ -39,7 +39,8 @@ class Catalog:
         self._removed: dict[str, int] = {}  # ids of runs and studies that are gone, and since which version
         self._origin = secrets.token_hex(4)
         self._version = 0
-        self._listings: dict[Path, tuple[int, list[Path]]] = {}
+        self._listings: dict[Path, tuple[int, list[Path]]] = {}  # time of the folder, and the folders in it
+        self._visited: dict[Path, tuple[int, list[Path]]] = {}
         self._looked_at = -_INTERVAL_S
         self._lock = threading.Lock()
 
@@ -56,6 +57,18 @@ class Catalog:
         if (found := self._runs.get(run_id)) is None:
             raise UnknownError(f"there is no run {shortened(run_id, 100)!r} in the results folder")
         return found
+
+    def fresh_run(self, run_id: str) -> Entry:
+        """The run with this id, with what has changed just now. Raises UnknownError."""
+        entry = self.run(run_id)
+        with self._lock:
+            changed = entry.refresh()
+            if changed:
+                self._version += 1
+                entry.version = self._version
+        if changed is None:
+            raise UnknownError(f"the run {shortened(run_id, 100)!r} was deleted")
+        return entry
 
     def study(self, study_id: str) -> StudyEntry:
         """The study with this id. Raises UnknownError."""
@@ -80,7 +93,8 @@ class Catalog:
     def changes(self, mark: str) -> tuple[str, dict[str, Any]]:
         """What has changed since a mark: the present mark, and {"runs", "removed", "studies"}. Else: everything."""
         origin, _, version = mark.partition("-")
-        since = int(version) if origin == self._origin and version.isdecimal() else -1
+        is_known = origin == self._origin and version.isdecimal() and len(version) < 16
+        since = int(version) if is_known else -1
         with self._lock:
             return self.mark, {
                 "runs": [entry.run for entry in self._runs.values() if entry.version > since],
@@ -98,6 +112,7 @@ class Catalog:
             if now - self._looked_at < _INTERVAL_S and not at_once:
                 return
             version = self._version + 1
+            self._visited = {}
             found_runs, found_studies = set(), set()
             for experiment in self._inside(self.results):
                 study_id = experiment.name if (experiment / "study.json").is_file() else None
@@ -108,6 +123,7 @@ class Catalog:
                     run_id = f"{experiment.name}/{path.name}"
                     if self._refresh_run(run_id, path, study_id, version, now):
                         found_runs.add(run_id)
+            self._listings = self._visited
             self._remove(found_runs, found_studies, version)
             entries: list[Entry | StudyEntry] = [*self._runs.values(), *self._studies.values()]
             if version in {*(entry.version for entry in entries), *self._removed.values()}:
@@ -166,14 +182,14 @@ class Catalog:
             if before is None or before[0] != changed:
                 found = sorted(Path(each.path) for each in os.scandir(folder) if self._is_own(each))
                 is_settled = time.time() - changed / 1e9 > _SETTLED_S
-                before = self._listings[folder] = (changed if is_settled else -1, found)
+                before = (changed if is_settled else -1, found)
         except OSError:
-            self._listings.pop(folder, None)
             return iter(())
+        self._visited[folder] = before
         return iter(before[1])
 
     def _is_own(self, entry: os.DirEntry[str]) -> bool:
-        if entry.name.startswith(".") or not entry.is_dir():
+        if entry.name.startswith(".") or not is_text(entry.name) or not entry.is_dir():
             return False
         if not entry.is_symlink():
             return True

@@ -22,7 +22,6 @@ def request(entry: Entry, action: str) -> str:
     """Send a request to a run. Returns what happens now, in one sentence."""
     if action not in REQUESTS:
         raise ConfigError(f"there is no action {action!r}{nearest(action, REQUESTS)}")
-    entry.refresh()
     if not entry.is_running:
         state = entry.run.get("state", "unknown")
         raise NotRunningError(f"the run does not train: its state is {state}")

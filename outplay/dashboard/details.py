@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from outplay.dashboard.defaults import flat_settings
-from outplay.dashboard.entries import Entry, flat_metrics, number_or_none
+from outplay.dashboard.entries import Entry, flat_metrics, is_text, number_or_none
 from outplay.errors import OutplayError
 from outplay.runs.history import Record
+from outplay.runs.videos import Video
 
 _RECENT = 20  # results whose stages are added up
 _RECENT_BYTES = 200_000
 _MOST_LISTED = 500
-_VIDEO = ".mp4"
 
 
 def run_details(entry: Entry, metrics: list[str]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def run_details(entry: Entry, metrics: list[str]) -> dict[str, Any]:
         "status": status,
         "config": entry.body,
         "checkpoints": _checkpoints(entry),
-        "videos": [_file(path) for path in videos_of(entry)],
+        "videos": [_video(video) for video in videos_of(entry)],
         "stages": stages_of(recent_results(entry)),
         "workers": workers_of(status),
         "metrics": sorted({*metrics, *flat}),
@@ -49,25 +49,14 @@ def recent_results(entry: Entry) -> list[Record]:
         return []
 
 
-def videos_of(entry: Entry) -> list[Path]:
-    """The videos of a run, newest first. Links are left out: they may lead anywhere."""
-    try:
-        found = [Path(each.path) for each in os.scandir(entry.folder.videos_path) if _is_video(each)]
-        return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:_MOST_LISTED]
-    except OSError:
-        return []
+def videos_of(entry: Entry) -> list[Video]:
+    """The videos of a run, newest first."""
+    found = [video for video in entry.folder.videos() if is_text(video.name)]
+    return found[::-1][:_MOST_LISTED]
 
 
-def _is_video(each: os.DirEntry[str]) -> bool:
-    return each.name.endswith(_VIDEO) and not each.name.startswith(".") and each.is_file(follow_symlinks=False)
-
-
-def _file(path: Path) -> dict[str, Any]:
-    try:
-        found = path.stat()
-    except OSError:
-        return {"name": path.name, "bytes": 0, "written": None}
-    return {"name": path.name, "bytes": found.st_size, "written": _time(found.st_mtime)}
+def _video(video: Video) -> dict[str, Any]:
+    return {"name": video.name, "bytes": video.bytes, "written": video.written.isoformat(timespec="seconds")}
 
 
 def _time(seconds: float) -> str:

@@ -210,6 +210,15 @@ def number_or_none(value: Any) -> float | None:
     return value if abs(value) <= 1e300 and math.isfinite(value) else None
 
 
+def is_text(name: str) -> bool:
+    """Whether JSON can have the name of a file: those of other encodings have lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def fraction(value: Any) -> float | None:
     found = number_or_none(value)
     return None if found is None else min(1.0, max(0.0, found))

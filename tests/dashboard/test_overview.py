@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from outplay.dashboard.usage import gpus_of
 from outplay.runs.folder import RunFolder
 from outplay.runs.run import Run
 from tests.cli.common import wait_for
@@ -155,7 +156,7 @@ def test_the_page_and_its_files(client: httpx.Client) -> None:
     for path in ("nothing.js", "../server.py", "%2e%2e/server.py", "..%2fserver.py", "/etc/passwd", ""):
         assert refusal(client.get(f"/static/{path}"), 404)
     assert "nothing at this path" in refusal(client.get("/api/nothing"), 404)
-    assert "takes GET" in refusal(client.post("/api/overview", json={}), 405)
+    assert "GET" in refusal(client.post("/api/overview", json={}), 405)
 
 
 def test_a_run_that_trains_is_seen_growing(results: Path, runs: list[Run], client: httpx.Client) -> None:
@@ -220,6 +221,26 @@ def test_a_run_that_was_killed_is_not_running(results: Path, runs: list[Run], cl
     answer = post(client, "/api/control", {"run": "killed/PPO_x", "action": "stop"})
     assert "does not train" in refusal(answer, 409)
     shutil.rmtree(folder.parent)
+
+
+def test_a_change_that_a_request_has_seen_is_told_to_all_pages(tmp_path: Path) -> None:
+    run = trained(tmp_path, iterations=1)
+    with serving(tmp_path) as client, events(client) as stream:
+        assert stream.next()["runs"]
+        status = run.folder.status()
+        assert status is not None
+        run.folder.write_status({**status, "error": "a new error"})
+        assert get(client, "/api/run", ("run", run_id(run)))["run"]["error"] == "a new error"
+        while not any(run["error"] == "a new error" for run in stream.next()["runs"]):
+            pass
+
+
+def test_gpus_of_the_machine() -> None:
+    text = "0, NVIDIA H200, 37, 1024, 143771\n1, NVIDIA H200, [N/A], [N/A], 143771\nsomething else\n"
+    first, second = gpus_of(text)
+    assert first["name"] == "NVIDIA H200"
+    assert (first["percent"], first["memory_used_bytes"]) == (37.0, 2**30)
+    assert (second["index"], second["percent"], second["memory_used_bytes"]) == ("1", None, None)
 
 
 def test_the_server_does_not_import_torch() -> None:

@@ -306,6 +306,9 @@ def test_folders_with_anything_in_them(results: Path, tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         for file, text in files.items():
             (folder / file).write_text(text)
+    unreadable = os.fsencode(strange / "x") + b"/\xff\xfe"  # not UTF-8: JSON cannot have it
+    os.mkdir(unreadable)
+    (Path(os.fsdecode(unreadable)) / "config.yaml").write_text("a: {config: {}}")
     pipes = strange / "x" / "pipes"
     pipes.mkdir()
     for name in ("config.yaml", "status.json", "metrics.jsonl", "videos", "checkpoints"):
@@ -327,7 +330,7 @@ def test_folders_with_anything_in_them(results: Path, tmp_path: Path) -> None:
             get(client, "/api/run", ("run", run["id"]))
             get(client, "/api/series", ("run", run["id"]), ("metric", "episode_return_mean"))
             get(client, "/api/diff", ("run", run["id"]), ("run", "x/empty"))
-        shutil.rmtree(strange)
+        shutil.rmtree(os.fsencode(strange))
         for path in ("/api/run", "/api/metrics"):
             assert client.get(path, params={"run": "x/values"}).status_code in (200, 404)
 
