@@ -25,6 +25,7 @@ from outplay.algorithms import (
 from outplay.algorithms.atomic import atomically
 from outplay.algorithms.checkpoints import Checkpoints
 from outplay.algorithms.experience import recording_of
+from outplay.algorithms.fittedq import UPDATES
 from outplay.algorithms.resolution import num_workers
 from outplay.algorithms.workers import States, TrainingWorkers
 from outplay.collect import AsyncCollector, Collector, EpisodeProgress, Evaluator, SyncCollector, torch_threads
@@ -278,7 +279,7 @@ class Algorithm(Generic[C_co]):
         methods: Sequence[str] | None = None,
         explore: bool | None = None,
         gamma: float | None = None,
-        fqe_updates: int = 3_000,
+        fqe_updates: int = UPDATES,
     ) -> dict[str, dict[str, float]]:
         """Off-policy evaluation: estimate the policy's discounted return from recorded episodes of another policy.
 
@@ -286,7 +287,8 @@ class Algorithm(Generic[C_co]):
         methods  "is" (importance sampling), "wis" (weighted), "fqe" (fitted Q); default: all that the data allows
         explore  estimate the policy that samples its actions, not the greedy one; default: evaluation_explore
         gamma    discount factor; default: that of training
-        fqe_updates  gradient steps of "fqe"
+        fqe_updates  maximum gradient steps of "fqe"; it stops when the estimate has settled. `converged` in its result
+                     says whether it has
 
         >>> trainer.estimate("recorded/", methods=["wis"])
         {'wis': {'return_mean': 91.4, 'standard_error': 2.1, 'effective_sample_size': 48.2}}

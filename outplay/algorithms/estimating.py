@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from outplay.algorithms.fittedq import UPDATES, fitted_q
 from outplay.data import MINARI, Dataset, read_minari, read_parquet, transitions
 from outplay.data.checking import ActionCheck, check_columns, check_finite
 from outplay.data.columns import Rows
 from outplay.errors import ConfigError, DataError
-from outplay.groups import OptimizerConfig
 from outplay.learning.importance import (
     effective_sample_size,
     first_unsupported_step,
@@ -24,13 +24,7 @@ from outplay.learning.importance import (
     padded,
     weighted_importance_sampling,
 )
-from outplay.learning.offline import DataStream
-from outplay.learning.optimizers import Optimizer, ParameterGroup
-from outplay.learning.targets import TargetNetwork
 from outplay.policies import Policy, QPolicy, masked
-from outplay.policies.critics import CriticOptions, Critics
-from outplay.policies.flat import flatten
-from outplay.streams import seed_for, stream
 
 if TYPE_CHECKING:
     from outplay.algorithms.algorithm import Algorithm
@@ -41,7 +35,6 @@ METHODS: tuple[str, ...] = get_args(Method)
 log = logging.getLogger("outplay")
 
 _DATA = "the data set"  # in error messages
-_FQE_BATCH, _FQE_LR, _FQE_TAU = 256, 1e-3, 0.01
 
 
 def estimate(
@@ -50,7 +43,7 @@ def estimate(
     methods: Sequence[str] | None = None,
     explore: bool | None = None,
     gamma: float | None = None,
-    updates: int = 3_000,
+    updates: int = UPDATES,
 ) -> dict[str, dict[str, float]]:
     """Estimates of the policy's discounted return, by method: see `Algorithm.estimate`."""
     for method in methods or ():
@@ -103,6 +96,8 @@ def _opened(data: str, policy: Policy) -> Dataset:
 
 class Acting:
     """What a policy would do at recorded observations: sampling its distribution (`explore`), or greedily."""
+
+    where = _DATA
 
     def __init__(self, policy: Policy, explore: bool) -> None:
         self.policy, self.explore = policy, explore
@@ -185,66 +180,3 @@ def _episodes(dataset: Dataset, acting: Acting) -> tuple[Array, Array]:
     where = np.concatenate(episodes), np.concatenate(steps)
     transitions.check_steps(*where, _DATA)
     return padded(np.concatenate(rewards), *where), padded(np.concatenate(ratios), *where)
-
-
-def fitted_q(dataset: Dataset, acting: Acting, gamma: float, updates: int, seed: int) -> dict[str, float]:
-    """Fitted Q evaluation (Le et al. 2019): Q learns from r + γ Q̄(s', π(s')); its mean where episodes start."""
-    policy = acting.policy
-    needed = [transitions.ACTION, transitions.REWARD, transitions.TERMINATED, transitions.STEP]
-    masks = [transitions.MASK, transitions.NEXT_MASK] if policy.spec.with_masks else []
-    names = [*needed, transitions.NEXT_OBSERVATION, *masks]
-    check_columns(dataset.columns, policy.leaves, policy.action_space, names, _DATA)
-    inputs = 0 if acting.is_discrete else int(np.prod(policy.distribution.shape))
-    outputs = policy.distribution.num_params if acting.is_discrete else 1
-    generator = torch.Generator().manual_seed(seed_for(seed, "fitted q"))
-    critic = Critics(policy.leaves, policy.spec.model, CriticOptions(1), inputs, outputs, generator)
-    flat = flatten(critic, policy.device)
-    target = TargetNetwork(critic, flat)
-    optimizer = Optimizer([ParameterGroup("critic", list(critic.parameters()), flat, OptimizerConfig())])
-    data = DataStream(dataset, _FQE_BATCH, seed)
-
-    def values(network: Critics, rows: Rows, number: int, after: bool) -> Tensor:
-        """The value of the policy at observations, (B,)."""
-        params = acting.params(rows, after)
-        seen = acting.observations(rows, transitions.NEXT_OBSERVATION if after else transitions.OBSERVATION)
-        if acting.is_discrete:
-            quality: Tensor = network(seen)[0]
-            return (quality * acting.probabilities(params)).sum(-1)
-        found: Tensor = network(seen, acting.actions(params, stream(seed, "fitted q", number)))[0, :, 0]
-        return found
-
-    loss = torch.zeros(())
-    for number in range(updates):
-        rows = data.batch(number)
-        acting.check(rows, [transitions.REWARD, transitions.NEXT_OBSERVATION])
-        with torch.no_grad():
-            discounts = torch.from_numpy(np.where(rows[transitions.TERMINATED], 0.0, gamma).astype(np.float32))
-            rewards = torch.from_numpy(rows[transitions.REWARD].astype(np.float32))
-            goal = rewards.to(flat.device) + discounts.to(flat.device) * values(target.network, rows, number, True)
-        loss = (goal - _taken(critic, acting, rows)).square().mean()
-        optimizer.step(loss, _FQE_LR)
-        target.update(_FQE_TAU)
-    with torch.no_grad():
-        starts = [
-            values(critic, first, updates, False).cpu().numpy()
-            for rows in dataset.blocks()
-            if len((first := _first_steps(rows))[transitions.STEP])
-        ]
-    if not starts:
-        raise DataError("the data set has no first step of an episode (step 0), where fqe estimates the return")
-    return {"return_mean": float(np.concatenate(starts).mean()), "loss": float(loss.detach())}
-
-
-def _taken(critic: Critics, acting: Acting, rows: Rows) -> Tensor:
-    """Q(s, a) of the recorded actions, (B,)."""
-    seen = acting.observations(rows, transitions.OBSERVATION)
-    actions = torch.from_numpy(np.array(acting.policy.from_env(rows[transitions.ACTION]))).to(seen[0].device)
-    found: Tensor = critic(seen, None if acting.is_discrete else actions.float())[0]
-    if acting.is_discrete:
-        return found.gather(-1, actions.long()[:, None]).squeeze(-1)
-    return found[:, 0]
-
-
-def _first_steps(rows: Rows) -> dict[str, Any]:
-    chosen = rows[transitions.STEP] == 0
-    return {name: array[chosen] for name, array in rows.items()}

@@ -36,8 +36,8 @@ def ope(
         bool, typer.Option("--explore", help="Estimate the policy that samples its actions, not the greedy one.")
     ] = False,
     fqe_updates: Annotated[
-        int, typer.Option(min=1, help="fqe: gradient steps; longer horizons need more (discount factor 0.99: 20,000).")
-    ] = 3_000,
+        int, typer.Option(min=1, help="fqe: maximum gradient steps; it stops when the estimate has settled.")
+    ] = 20_000,
     env: Annotated[str | None, typer.Option(help="The environment; must match the checkpoint.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Import modules that the checkpoint names.")] = False,
     results_dir: Annotated[Path | None, typer.Option(help="Folder of all runs; default ~/outplay_results.")] = None,
@@ -61,4 +61,5 @@ def ope(
         typer.echo(
             f"{name}: discounted return {number(figures['return_mean'], 3)}"
             + ("" if error is None else f" ± {number(error, 3)} (standard error)")
+            + ("" if figures.get("converged", True) else f" (not converged after {figures['updates']:,} updates)")
         )

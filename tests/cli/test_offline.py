@@ -49,6 +49,9 @@ def test_the_command_line(cli: Callable[..., Outcome], tmp_path: Path) -> None:
         code, out, err = cli("ope", path, "out", "--method", "fqe", "--fqe-updates", str(updates), "--json")
         assert code == 0, err
         fitted.append(json.loads(out)["fqe"]["return_mean"])
+        assert json.loads(out)["fqe"]["converged"] is False
     assert fitted[0] != fitted[1]
+    code, out, err = cli("ope", path, "out", "--method", "fqe", "--fqe-updates", "50")
+    assert (code, out.endswith(" (not converged after 50 updates)\n")) == (0, True)
     assert cli("ope", path, "out", "--method", "fqe", "--fqe-updates", "0")[0] == 2
     assert cli("ope", path, "none")[0] == 2
