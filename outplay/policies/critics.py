@@ -16,13 +16,16 @@ from outplay.policies.fused import ACTIVATIONS, Layers, mlp
 from outplay.policies.network import Network, initialize
 from outplay.spaces import Leaf
 
-_MOMENTUM = 0.01  # of the running moments of batch normalisation (Bhatt et al. 2024)
-_EPS = 1e-5
+_EPS = 1e-5  # of LayerNorm
 
 
 @dataclass(frozen=True)
 class CriticOptions:
-    """`norm`: after each hidden layer. `dropout`: probability that a hidden unit is dropped while training."""
+    """How the critics are built.
+
+    `norm`: LayerNorm before each activation, or BatchNorm of the inputs and after each activation.
+    `dropout`: probability that a hidden unit is dropped while training.
+    """
 
     number: int = 2
     hiddens: list[int] | None = None  # default: those of the policy
@@ -61,26 +64,53 @@ class LayerNorm(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Normalises by the moments of the minibatch while training, by running moments otherwise."""
+    """Batch normalisation; after `WARM_UP` minibatches, batch renormalisation (Ioffe 2017).
+
+    - While training: by the moments μ, σ of the minibatch, x̂ = (x − μ) / σ. Renormalisation is r x̂ + d, with the
+      constants r = σ / σ̄ in [1/3, 3] and d = (μ − μ̄) / σ̄ in [−5, 5], where μ̄, σ̄ are running moments.
+    - Otherwise: by the running moments.
+    """
+
+    WARM_UP: ClassVar[int] = 100_000
+    MOMENTUM: ClassVar[float] = 0.01  # of the running moments
+    EPS: ClassVar[float] = 1e-3
 
     mean: Tensor
     variance: Tensor
+    minibatches: Tensor
 
     def __init__(self, number: int, size: int) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(number, 1, size))
-        self.shift = nn.Parameter(torch.zeros(number, 1, size))
-        self.register_buffer("mean", torch.zeros(number, 1, size))
-        self.register_buffer("variance", torch.ones(number, 1, size))
+        self.scale = nn.Parameter(torch.ones(number * size))
+        self.shift = nn.Parameter(torch.zeros(number * size))
+        self.register_buffer("mean", torch.zeros(number * size))
+        self.register_buffer("variance", torch.ones(number * size))
+        self.register_buffer("minibatches", torch.zeros(1))  # so far, up to WARM_UP
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, variance = self.mean, self.variance
+        # All critics in one call: their units side by side, (B, N · size).
+        flat = x.float().transpose(0, 1).reshape(x.shape[1], -1)
         if self.training:
-            variance, mean = torch.var_mean(x, 1, correction=0, keepdim=True)
-            with torch.no_grad():
-                self.mean.lerp_(mean, _MOMENTUM)
-                self.variance.lerp_(variance, _MOMENTUM)
-        return torch.addcmul(self.shift, (x - mean) * (variance + _EPS).rsqrt(), self.scale)
+            r, d = self._correction(flat)
+            scale, shift = r * self.scale, torch.addcmul(self.shift, d, self.scale)
+            flat = nn.functional.batch_norm(flat, None, None, scale, shift, training=True, eps=self.EPS)
+        else:
+            flat = nn.functional.batch_norm(flat, self.mean, self.variance, self.scale, self.shift, eps=self.EPS)
+        return flat.view(x.shape[1], len(x), -1).transpose(0, 1)
+
+    @torch.no_grad()
+    def _correction(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(r, d) of a minibatch; then the running moments follow its moments."""
+        mean = x.mean(0)
+        variance = (x - mean).square_().mean(0)  # on a CPU, torch.var takes several times as long
+        running = (self.variance + self.EPS).sqrt()
+        is_warm = self.minibatches >= self.WARM_UP  # a tensor: a CUDA graph cannot decide by it
+        r = ((variance + self.EPS).sqrt() / running).clamp(1 / 3, 3)
+        d = ((mean - self.mean) / running).clamp(-5, 5)
+        self.mean.lerp_(mean, self.MOMENTUM)
+        self.variance.lerp_(variance, self.MOMENTUM)
+        self.minibatches.add_(1).clamp_(max=self.WARM_UP)
+        return torch.where(is_warm, r, 1.0), torch.where(is_warm, d, 0.0)
 
 
 class Dropout(nn.Module):
@@ -156,9 +186,11 @@ class Critics(Network):
             layers.append(EnsembleLinear(number, inputs, outputs))
             if self._options.dropout:
                 layers.append(Dropout(self._options.dropout))
-            if norm is not None:
-                layers.append((LayerNorm if norm == "layer" else BatchNorm)(number, outputs))
+            if norm == "layer":
+                layers.append(LayerNorm(number, outputs))
             layers.append(self._activation())
+            if norm == "batch":
+                layers.append(BatchNorm(number, outputs))
         return nn.Sequential(*layers)
 
     def forward(

@@ -136,19 +136,77 @@ def test_layer_normalisation_is_that_of_torch() -> None:
 def test_batch_normalisation_uses_the_minibatch_in_training_and_running_moments_otherwise() -> None:
     layer, x = BatchNorm(1, 1), torch.tensor([[[1.0], [3.0]]])
     layer.train()
-    torch.testing.assert_close(layer(x), torch.tensor([[[-1.0], [1.0]]]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(layer(x), torch.tensor([[[-1.0], [1.0]]]), atol=1e-3, rtol=0)  # ∓1 / √(1 + 0.001)
     assert layer.mean.item() == pytest.approx(0.02)  # 0.99 · 0 + 0.01 · 2
     assert layer.variance.item() == pytest.approx(1.0)  # 0.99 · 1 + 0.01 · 1
     layer.eval()
-    assert layer(x)[0, 0].item() == pytest.approx(0.98, abs=1e-4)
+    assert layer(x)[0, 0].item() == pytest.approx(0.98, abs=1e-3)
+    assert layer.mean.item() == pytest.approx(0.02)  # as before
+
+
+def test_each_critic_has_moments_of_its_own() -> None:
+    layer, x = BatchNorm(2, 1), torch.tensor([[[0.0], [2.0]], [[10.0], [30.0]]])
+    layer.train()
+    expected = torch.tensor([[[-1.0], [1.0]], [[-1.0], [1.0]]])
+    torch.testing.assert_close(layer(x), expected, atol=1e-3, rtol=0)
+    assert layer.mean.tolist() == pytest.approx([0.01, 0.2])
+    assert layer.variance.tolist() == pytest.approx([1.0, 0.99 + 0.01 * 100])
+
+
+def warm(mean: float, variance: float) -> BatchNorm:
+    layer = BatchNorm(1, 1)
+    layer.train()
+    layer.mean.fill_(mean)
+    layer.variance.fill_(variance)
+    layer.minibatches.fill_(BatchNorm.WARM_UP)
+    return layer
+
+
+def test_batch_renormalisation_by_hand() -> None:
+    # Minibatch: μ = 2, σ² = 1. Running moments: μ̄ = 1, σ̄² = 4. So r = 1/2, d = (2 − 1) / 2 = 1/2, y = (x − μ̄) / σ̄.
+    x = torch.tensor([[[1.0], [3.0]]])
+    layer = warm(1.0, 4.0)
+    torch.testing.assert_close(layer(x), torch.tensor([[[0.0], [1.0]]]), atol=1e-3, rtol=0)
+    assert layer.mean.item() == pytest.approx(0.99 * 1 + 0.01 * 2)
+    assert layer.variance.item() == pytest.approx(0.99 * 4 + 0.01 * 1)
+    layer = warm(1.0, 4.0)
+    with torch.no_grad():
+        layer.scale.fill_(3.0)
+        layer.shift.fill_(7.0)
+    torch.testing.assert_close(layer(x), torch.tensor([[[7.0], [10.0]]]), atol=3e-3, rtol=0)
+
+
+def test_renormalisation_is_clipped() -> None:
+    # μ̄ = −100, σ̄² = 1/100: r = 1 / 0.1, clipped to 3; d = 102 / 0.1, clipped to 5.
+    y = warm(-100.0, 0.01)(torch.tensor([[[1.0], [3.0]]]))
+    torch.testing.assert_close(y, torch.tensor([[[5.0 - 3.0], [5.0 + 3.0]]]), atol=5e-3, rtol=0)
+
+
+def test_the_correction_of_renormalisation_is_a_constant_for_the_gradient() -> None:
+    # y = r x̂ + d with constant r and d: Σ y does not depend on x, because Σ x̂ = 0. By running moments, it would.
+    x = torch.tensor([[[1.0], [3.0]]], requires_grad=True)
+    layer = warm(1.0, 4.0)
+    by_x, by_scale = torch.autograd.grad(layer(x).sum(), (x, layer.scale))
+    torch.testing.assert_close(by_x, torch.zeros_like(by_x), atol=1e-6, rtol=0)
+    assert by_scale.item() == pytest.approx(1.0, abs=1e-3)  # Σ (r x̂ + d) = 0 + 1
+
+
+def test_renormalisation_starts_after_the_warm_up() -> None:
+    layer, x = warm(1.0, 4.0), torch.tensor([[[1.0], [3.0]]])
+    layer.minibatches.fill_(BatchNorm.WARM_UP - 1)
+    torch.testing.assert_close(layer(x), torch.tensor([[[-1.0], [1.0]]]), atol=1e-3, rtol=0)
+    assert layer(x)[0, 1].item() == pytest.approx((3 - 1.01) / 3.97**0.5, abs=1e-3)
+    assert layer.minibatches.item() == BatchNorm.WARM_UP
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_normalised_critics_have_their_parameters_and_moments_in_the_flat_vector(norm: Any) -> None:
     network = critics(CriticOptions(norm=norm))
     kinds = [type(part).__name__ for part in network.hidden]
-    one = ["EnsembleLinear", "LayerNorm" if norm == "layer" else "BatchNorm", "ReLU"]
-    assert kinds == (["BatchNorm"] if norm == "batch" else []) + 2 * one
+    if norm == "layer":
+        assert kinds == 2 * ["EnsembleLinear", "LayerNorm", "ReLU"]
+    else:  # as in CrossQ: the inputs, and the outputs of each activation
+        assert kinds == ["BatchNorm", *(2 * ["EnsembleLinear", "ReLU", "BatchNorm"])]
     names = dict(network.named_buffers())
     assert ("hidden.0.mean" in names) == (norm == "batch")
 
