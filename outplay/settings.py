@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -104,6 +104,17 @@ def with_default(base: type[BaseModel], name: str, default: Any) -> Any:
     """
     field = base.model_fields[name]
     return Field(default, description=field.description, alias=field.alias)
+
+
+def refuse_unused(config: BaseModel, names: Sequence[str], cause: str) -> None:
+    """Raise ValueError if one of these settings is not the default, though it has no effect because of `cause`.
+
+    >>> refuse_unused(config, ["tau"], "use_target_network: false")
+    ValueError: tau has no effect with use_target_network: false; leave it out
+    """
+    for name in names:
+        if getattr(config, name) != type(config).model_fields[name].default:
+            raise ValueError(f"{name} has no effect with {cause}; leave it out")
 
 
 def one_name_each(cls: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:

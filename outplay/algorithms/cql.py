@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, model_validator
 from torch import Tensor
 
 from outplay.algorithms.algorithm import Algorithm
@@ -20,7 +20,7 @@ from outplay.learning.soft import allowed_entropy, soft_value, temperature_gradi
 from outplay.policies import masked
 from outplay.policies.box import ConservativePolicy
 from outplay.policies.squashed import SquashedGaussian
-from outplay.settings import LARGEST, Decay, Few, NotNegative, with_default
+from outplay.settings import LARGEST, Decay, Few, NotNegative, refuse_unused, with_default
 from outplay.streams import stream
 
 
@@ -44,6 +44,12 @@ class CQLConfig(OfflineCriticConfig):
     learn_alpha: bool = with_default(SACConfig, "learn_alpha", True)
     target_entropy: FiniteFloat | Literal["auto"] = with_default(SACConfig, "target_entropy", "auto")
     target_entropy_scale: Decay = with_default(SACConfig, "target_entropy_scale", 0.1)
+
+    @model_validator(mode="after")
+    def _check_temperature(self) -> Self:
+        if not self.learn_alpha:
+            refuse_unused(self, ["target_entropy", "target_entropy_scale"], "learn_alpha: false")
+        return self
 
 
 class CQLLearner(OfflineCriticLearner[CQLConfig]):

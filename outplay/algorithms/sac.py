@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, model_validator
 from torch import Tensor, nn
 
 from outplay.algorithms.algorithm import Algorithm
@@ -25,7 +25,7 @@ from outplay.learning.soft import allowed_entropy, soft_value, temperature_gradi
 from outplay.policies import masked
 from outplay.policies.box import SoftPolicy
 from outplay.policies.squashed import SquashedGaussian
-from outplay.settings import Decay, Positive
+from outplay.settings import Decay, Positive, refuse_unused
 
 
 class SACExplorationConfig(ActorExplorationConfig):
@@ -56,6 +56,13 @@ class SACConfig(ReplayActorCriticConfig):
     )
     temperature_lr_scale: float = Field(1.0, gt=0, description="Learning rate of the temperature as a multiple of lr.")
     learning_starts: Positive = Field(1_000, description="Steps in the replay buffer before learning starts.")
+
+    @model_validator(mode="after")
+    def _check_temperature(self) -> Self:
+        if not self.learn_alpha:
+            names = ["target_entropy", "target_entropy_scale", "temperature_lr_scale"]
+            refuse_unused(self, names, "learn_alpha: false")
+        return self
 
 
 class Temperature(nn.Module):

@@ -19,7 +19,7 @@ from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBa
 from outplay.learning.optimizers import ParameterGroup
 from outplay.policies.box import Actor
 from outplay.policies.critics import CriticOptions, Critics
-from outplay.settings import LARGEST, Decay, Few, Fraction, Lanes, NotNegative, Positive, with_default
+from outplay.settings import LARGEST, Decay, Few, Fraction, Lanes, NotNegative, Positive, refuse_unused, with_default
 from outplay.streams import seed_for, stream
 
 # From the critics' values (N, B, …) at the next observations to the value that is bootstrapped from, (B,).
@@ -59,8 +59,8 @@ class ReplayActorCriticConfig(ReplayConfig):
     )
     critic_norm: Literal["layer", "batch"] | None = Field(
         None,
-        description="Normalisation in the critics after each hidden layer: LayerNorm; or batch normalisation, which "
-        "needs use_target_network: false.",
+        description="Normalisation in the critics: LayerNorm before each activation; or batch renormalisation of the "
+        "inputs and after each activation, which needs use_target_network: false.",
     )
     critic_dropout: Decay = Field(
         0.0, description="Dropout probability of the critics' hidden units; 0.01 with critic_norm: layer is DroQ."
@@ -77,6 +77,8 @@ class ReplayActorCriticConfig(ReplayConfig):
                 "use_target_network: false and critic_norm: batch need each other (CrossQ); with target networks, use "
                 "critic_norm: layer or none"
             )
+        if not self.use_target_network:
+            refuse_unused(self, ["tau", "target_network_update_freq"], "use_target_network: false")
         return self
 
     @model_validator(mode="after")

@@ -248,6 +248,11 @@ def test_values_that_are_not_finite_are_refused(
             trainer.train()
 
 
+def test_a_target_entropy_without_a_learned_temperature_is_refused() -> None:
+    with pytest.raises(ConfigError, match="target_entropy has no effect with learn_alpha: false; leave it out"):
+        CQL("Pendulum-v1", input="data", learn_alpha=False, target_entropy=-2.0)
+
+
 def test_marwil_refuses_returns_that_end_at_rewards(recorded: Path) -> None:
     with pytest.raises(ConfigError, match="cut_returns_at_rewards: MARWIL does not support it"):
         MARWIL("CartPole-v1", {**SMALL, "input": str(recorded), "cut_returns_at_rewards": True})
