@@ -85,7 +85,7 @@ class SoftPolicy(Policy):
     def _choose(self, params: Array, mask: Array | None, explore: bool, rng: np.random.Generator) -> Array:
         if explore and self.exploration["random_actions"]:
             if is_box(self.action_space):
-                return rng.uniform(-1, 1, (len(params), *self.distribution.shape)).astype(np.float32)
+                return self._scaling.uniform(len(params), rng)
             return self.distribution.sample(np.where(params > -1e29, np.float32(0), params), rng)
         return super()._choose(params, mask, explore, rng)
 

@@ -69,6 +69,13 @@ class ActionScaling:
             begin += size
         return np.concatenate(columns, -1)
 
+    def uniform(self, rows: int, rng: np.random.Generator) -> Array:
+        """Actions of the policy (rows, n) that become uniformly random ones of a bounded Box, all integers alike."""
+        if not self.rounds:
+            return rng.uniform(-1, 1, (rows, len(self.low))).astype(np.float32)
+        low, high = self.low.astype(np.int64), self.high.astype(np.int64)
+        return self.inverse(rng.integers(low, high, (rows, len(low)), endpoint=True))
+
     def inverse(self, actions: Array) -> Array:
         """The policy's actions from the environment's: flat, shifted and scaled back. Clipping is not undone."""
         if self.parts:

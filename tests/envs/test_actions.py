@@ -155,6 +155,17 @@ def test_integers_are_scaled_to_their_bounds_and_rounded() -> None:
     assert raw(np.array([[2.6], [1e9]], np.float32)).tolist() == [[3], [5]]
 
 
+def test_uniform_actions_have_all_integers_equally_often() -> None:
+    space = spaces.Box(np.array([0, -1, 5]), np.array([3, 1, 5]), dtype=np.int64)
+    scaling = ActionScaling(space, normalize=True, clip=False)
+    drawn = scaling.uniform(12_000, np.random.default_rng(0))
+    assert drawn.dtype == np.float32
+    assert np.abs(drawn).max() <= 1
+    for column, number in zip(scaling(drawn).T, (4, 3, 1), strict=True):
+        _, counts = np.unique(column, return_counts=True)
+        assert counts == pytest.approx(np.full(number, 12_000 / number), rel=0.06)
+
+
 @pytest.mark.parametrize("kind", ["Tuple", "Dict"])
 def test_an_action_is_taken_apart_and_put_together(kind: str) -> None:
     space = odd.PARTS[kind]
