@@ -19,7 +19,13 @@ import outplay
 from outplay.algorithms import find_algorithm
 from outplay.runs.experiments import load_recipe
 
-GOALS = {"pendulum-sac": -200.0, "pendulum-td3": -200.0, "pendulum-ddpg": -200.0, "cartpole-sac": 475.0}
+GOALS = {
+    "pendulum-sac": -200.0,
+    "pendulum-crossq": -200.0,
+    "pendulum-td3": -200.0,
+    "pendulum-ddpg": -200.0,
+    "cartpole-sac": 475.0,
+}
 EVERY, EPISODES, LAST_EPISODES = 1_000, 10, 50
 
 Curve = tuple[list[float], list[float]]  # thousand steps, mean returns of evaluations

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 
 from outplay import DDPG, SAC, TD3, Algorithm, CheckpointError, ConfigError, EnvError, tune
+from outplay.runs.experiments import load_recipe
 from outplay.testing import probes
 from outplay.testing.algorithm import learned
 from tests.policies.test_custom_distribution import Own
@@ -21,7 +22,9 @@ SMALL: dict[str, Any] = {
     "sgd_minibatch_size": 16, "buffer_size": 1_000, "lr": 3e-3, "tau": 0.05, "seed": 7,
     "model": {"fcnet_hiddens": [16]}, "exploration_config": {"random_timesteps": 32},
 }  # fmt: skip
-CROSS_Q = {"critic_norm": "batch", "use_target_network": False, "policy_delay": 3, "critic_hiddens": [32]}
+CROSS_Q = {
+    "critic_norm": "batch", "use_target_network": False, "policy_delay": 3, "critic_hiddens": [32], "tau": 0.005
+}  # fmt: skip
 SWITCHES: dict[str, dict[str, Any]] = {
     "DroQ": {"critic_norm": "layer", "critic_dropout": 0.01, "training_intensity": 4.0},
     "CrossQ": CROSS_Q,
@@ -155,7 +158,12 @@ def test_other_action_spaces_are_refused(algorithm: type[Algorithm], space: Any,
         ({"normalize_actions": False}, r"normalize_actions: the actions of SAC are in \[-1, 1\]"),
         ({"use_target_network": False}, "use_target_network: false and critic_norm: batch need each other"),
         ({"critic_norm": "batch"}, "use_target_network: false and critic_norm: batch need each other"),
+        ({**CROSS_Q, "tau": 0.01}, "tau has no effect with use_target_network: false; leave it out"),
+        ({**CROSS_Q, "target_network_update_freq": 2}, "target_network_update_freq has no effect with use_target_net"),
         ({"target_entropy_scale": 0.5}, "target_entropy_scale is for discrete actions"),
+        ({"learn_alpha": False, "target_entropy": -2}, "target_entropy has no effect with learn_alpha: false; leave"),
+        ({"learn_alpha": False, "target_entropy_scale": 0.5}, "target_entropy_scale has no effect with learn_alpha"),
+        ({"learn_alpha": False, "temperature_lr_scale": 2}, "temperature_lr_scale has no effect with learn_alpha"),
         ({"model": {"use_bias": False}}, r"model\.use_bias: the critics of SAC have biases"),
         ({"model": {"vf_share_layers": True}}, r"model\.vf_share_layers: SAC has no value network"),
         ({"burn_in_len": 4}, r"burn_in_len: SAC has no recurrent networks"),
@@ -202,6 +210,19 @@ def test_target_entropies() -> None:
     assert targets == [-4.0, pytest.approx(0.3 * np.log(3))]
 
 
+@pytest.mark.slow
+def test_cross_q_learns_the_pendulum() -> None:
+    """With normalisation before the activations, returns stay below −600."""
+    experiment = load_recipe("pendulum-crossq")
+    returns = []
+    with SAC(experiment.env, {**experiment.config, "seed": 0, "num_workers": 0}) as trainer:
+        for limit in (3_000, 4_000, 5_000):
+            while trainer.timesteps < limit:
+                trainer.train()
+            returns.append(trainer.evaluate(episodes=10)["episode_return_mean"])
+    assert max(returns) > -300
+
+
 # TD3 and DDPG.
 
 
@@ -237,6 +258,17 @@ def test_random_actions_come_first_and_are_uniform() -> None:
             assert (abs(drawn.mean()), drawn.std()) == (pytest.approx(0, abs=0.05), pytest.approx(3**-0.5, abs=0.02))
             after(trainer, 8)
             assert trainer.get_policy().exploration["random_actions"] == 0.0
+
+
+@pytest.mark.parametrize("algorithm", [SAC, TD3])
+def test_random_integers_are_uniform(algorithm: type[Algorithm]) -> None:
+    class Dial(probes.Aim):
+        action_space = spaces.Box(0, 2, (1,), np.int64)
+
+    with make(algorithm, Dial, exploration_config={"random_timesteps": 100}) as trainer:
+        trainer.train()
+        drawn = trainer.get_policy().to_env(actions_of(trainer, 3_000, 1).T)
+    assert np.bincount(drawn[:, 0]) == pytest.approx([1_000] * 3, rel=0.1)
 
 
 @pytest.mark.parametrize(("scale", "stddev"), [({}, 0.2), ({"final_scale": 0.5, "scale_timesteps": 16}, 0.1)])
