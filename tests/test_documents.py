@@ -36,6 +36,8 @@ NOT_RUN = {
     "python examples/parallel_gradients.py": "needs a Ray cluster; the example has a test of its own below",
     "python parallel_gradients.py": "needs a Ray cluster",
     "outplay serve": "runs until it is stopped; the Python of the same page serves, too",
+    "outplay dashboard": "runs until it is stopped; tests/dashboard start it",
+    "--dashboard": "opens a browser; tests/dashboard run it",
     "curl ": "needs the server",
     "serve run": "needs ray[serve]",
     "python examples/pong_": "tests of their own run them",

@@ -69,7 +69,7 @@ export class Observation {
     this.rows = Array.from({ length: count }, (_, index) => {
       const fill = h("i");
       const text = h("b");
-      const row = h("div", { class: "bar-row" }, h("span", { class: "ellipsis" }, this.names?.[index] ?? `[${index}]`), h("div", { class: "track centered" }, fill), text);
+      const row = h("div", { class: "bar-row" }, h("span", { class: "ellipsis" }, this.names?.[index] && this.names[index] !== String(index) ? this.names[index] : `[${index}]`), h("div", { class: "track centered" }, fill), text);
       return { row, fill, text };
     });
     this.element.replaceChildren(...this.rows.map(({ row }) => row));
