@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from outplay.errors import ConfigError, DataError, nearest
+from outplay.preprocessors.arguments import column_names
 from outplay.preprocessors.parallel import statistics_of
 from outplay.preprocessors.statistics import Array, Statistics
 
@@ -41,9 +42,7 @@ class Preprocessor(ABC):
 
     def __init__(self, columns: Sequence[str] | None = None) -> None:
         """`columns`: those that are converted; default: all that can be."""
-        if columns is not None and (isinstance(columns, str) or not all(isinstance(name, str) for name in columns)):
-            raise ConfigError(f"{type(self).__name__}: columns must be a list of names, not {columns!r}")
-        self.columns = None if columns is None else list(columns)
+        self.columns = column_names(columns, type(self).__name__)
         self.fitted: dict[str, Statistics] | None = None  # what was learned, by column
 
     def __init_subclass__(cls) -> None:

@@ -39,6 +39,8 @@ class _Composite(Preprocessor):
 
 
 def _checked(parts: Any, who: str) -> None:
+    if not parts:
+        raise ConfigError(f"{who} needs at least one preprocessor")
     for part in parts:
         if not isinstance(part, Preprocessor):
             raise ConfigError(f"{who} takes preprocessors, not {part!r}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from outplay.errors import ConfigError, DataError
 from outplay.preprocessors import statistics
+from outplay.preprocessors.arguments import integer
 from outplay.preprocessors.base import ARRAY, Preprocessor
 from outplay.preprocessors.statistics import Array, Statistics
 
@@ -70,7 +71,7 @@ class OrdinalEncoder(_Encoder):
 
     def __init__(self, columns: Sequence[str] | None = None, unknown_value: int | None = None) -> None:
         super().__init__(columns)
-        self.unknown_value = unknown_value
+        self.unknown_value = None if unknown_value is None else integer(unknown_value, "OrdinalEncoder: unknown_value")
 
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), "unknown_value": self.unknown_value}
@@ -94,6 +95,8 @@ class LabelEncoder(_Encoder):
     """The categories of a label column as integers 0, 1, …. `classes_` are the categories."""
 
     def __init__(self, label_column: str = ARRAY) -> None:
+        if not isinstance(label_column, str):
+            raise ConfigError(f"LabelEncoder: label_column must be the name of a column, not {label_column!r}")
         super().__init__([label_column])
         self.label_column = label_column
 
@@ -120,9 +123,9 @@ class OneHotEncoder(_Encoder):
 
     def __init__(self, columns: Sequence[str] | None = None, max_categories: int | None = None) -> None:
         super().__init__(columns)
-        if max_categories is not None and max_categories < 1:
-            raise ConfigError(f"OneHotEncoder: max_categories must be at least 1, not {max_categories}")
-        self.max_categories = max_categories
+        self.max_categories = (
+            None if max_categories is None else integer(max_categories, "OneHotEncoder: max_categories", least=1)
+        )
 
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), "max_categories": self.max_categories}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from outplay.errors import CheckpointError, ConfigError, nearest
+from outplay.errors import CheckpointError, ConfigError, nearest, type_name
 from outplay.files import remove, replace_file, writing
 from outplay.preprocessors.base import KINDS, Preprocessor
 from outplay.preprocessors.statistics import Array, Statistics
@@ -41,6 +41,10 @@ def _array(found: Any) -> Array:
 
 def from_dict(found: Any, where: str = "the preprocessor") -> Preprocessor:
     """The preprocessor that `to_dict` has described. Raises CheckpointError if it is damaged."""
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{where} is no saved preprocessor: it has {type_name(found)}, not an object")
+    if missing := [key for key in ("type", "arguments", "fitted") if key not in found]:
+        raise CheckpointError(f"{where} is no saved preprocessor: it has no key {missing[0]!r}")
     try:
         kind = KINDS.get(found["type"])
         if kind is None:

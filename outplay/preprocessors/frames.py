@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from outplay.errors import ConfigError, DataError
+from outplay.preprocessors.arguments import integer, real
 from outplay.preprocessors.base import Preprocessor
 from outplay.preprocessors.statistics import Array, Statistics
 
@@ -92,9 +93,8 @@ class Resize(_FrameOperation):
 
     def __init__(self, height: int, width: int, columns: Sequence[str] | None = None) -> None:
         super().__init__(columns)
-        if min(height, width) < 1:
-            raise ConfigError(f"Resize: height and width must be at least 1, not {height} and {width}")
-        self.height, self.width = int(height), int(width)
+        self.height = integer(height, "Resize: height", least=1)
+        self.width = integer(width, "Resize: width", least=1)
 
     def arguments(self) -> dict[str, Any]:
         return {"height": self.height, "width": self.width, **super().arguments()}
@@ -118,9 +118,8 @@ class Crop(_FrameOperation):
 
     def __init__(self, top: int, left: int, height: int, width: int, columns: Sequence[str] | None = None) -> None:
         super().__init__(columns)
-        if min(top, left) < 0 or min(height, width) < 1:
-            raise ConfigError("Crop: top and left must be at least 0, height and width at least 1")
-        self.top, self.left, self.height, self.width = int(top), int(left), int(height), int(width)
+        self.top, self.left = integer(top, "Crop: top", least=0), integer(left, "Crop: left", least=0)
+        self.height, self.width = integer(height, "Crop: height", least=1), integer(width, "Crop: width", least=1)
 
     def arguments(self) -> dict[str, Any]:
         own = {"top": self.top, "left": self.left, "height": self.height, "width": self.width}
@@ -158,9 +157,9 @@ class Rescale(_FrameOperation):
 
     def __init__(self, scale: float = 1 / 255, offset: float = 0.0, columns: Sequence[str] | None = None) -> None:
         super().__init__(columns)
-        if not scale:
+        self.scale, self.offset = real(scale, "Rescale: scale"), real(offset, "Rescale: offset")
+        if not self.scale:
             raise ConfigError("Rescale: scale must not be 0")
-        self.scale, self.offset = float(scale), float(offset)
 
     def arguments(self) -> dict[str, Any]:
         return {"scale": self.scale, "offset": self.offset, **super().arguments()}

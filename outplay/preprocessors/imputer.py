@@ -9,6 +9,7 @@ import numpy as np
 
 from outplay.errors import ConfigError, DataError, nearest
 from outplay.preprocessors import statistics
+from outplay.preprocessors.arguments import real
 from outplay.preprocessors.base import Preprocessor
 from outplay.preprocessors.statistics import Array, Statistics
 
@@ -42,6 +43,12 @@ class SimpleImputer(Preprocessor):
             raise ConfigError(f"SimpleImputer: no strategy {strategy!r}{nearest(str(strategy), _STRATEGIES)}")
         if (strategy == "constant") != (fill_value is not None):
             raise ConfigError("SimpleImputer: strategy='constant' needs a fill_value, and the others have none")
+        if fill_value is not None and not isinstance(fill_value, str):
+            fill_value = real(fill_value, "SimpleImputer: fill_value")
+        if missing_values is not None and missing_values != missing_values:  # NaN, as scikit-learn has it
+            missing_values = None
+        if missing_values is not None:
+            missing_values = real(missing_values, "SimpleImputer: missing_values")
         self.strategy, self.fill_value, self.missing_values = strategy, fill_value, missing_values
         if strategy == "mean":
             self.accepts = "biuf"  # type: ignore[misc]

@@ -9,6 +9,7 @@ import numpy as np
 
 from outplay.errors import ConfigError, DataError
 from outplay.preprocessors import statistics
+from outplay.preprocessors.arguments import real
 from outplay.preprocessors.base import Preprocessor
 from outplay.preprocessors.statistics import Array, Statistics
 
@@ -80,10 +81,14 @@ class MinMaxScaler(_Scaler):
         clip: bool = False,
     ) -> None:
         super().__init__(columns)
-        low, high = (float(bound) for bound in feature_range)
+        if not isinstance(feature_range, list | tuple) or len(feature_range) != 2:
+            raise ConfigError(f"MinMaxScaler: feature_range must be (low, high), not {feature_range!r}")
+        low, high = (real(bound, "MinMaxScaler: a bound of feature_range") for bound in feature_range)
         if not low < high:
             raise ConfigError(f"MinMaxScaler: feature_range must be (low, high) with low < high, not {feature_range}")
-        self.feature_range, self.clip = (low, high), bool(clip)
+        if not isinstance(clip, bool):
+            raise ConfigError(f"MinMaxScaler: clip must be True or False, not {clip!r}")
+        self.feature_range, self.clip = (low, high), clip
 
     partial = staticmethod(statistics.extremes)
     merged = staticmethod(statistics.merged_extremes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,11 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         ({**good, "type": "StandardScalar"}, "Did you mean 'StandardScaler'"),
         ({**good, "arguments": {"colums": 1}}, "is damaged"),
         ({**good, "fitted": {"": {"shift": {"dtype": "O", "shape": [1], "values": [1]}}}}, "is damaged"),
-        ([1], "is damaged"),
+        ([1], "p.json is no saved preprocessor: it has a list, not an object"),
+        ({"a": 1}, "p.json is no saved preprocessor: it has no key 'type'"),
+        ({"type": "StandardScaler", "arguments": {}}, "it has no key 'fitted'"),
+        ({"type": "Chain", "arguments": {"preprocessors": [{}]}, "fitted": None}, "it has no key 'type'"),
+        ({"type": "Chain", "arguments": {"preprocessors": []}, "fitted": None}, "needs at least one preprocessor"),
     ):
         path.write_text(json.dumps(bad))
         with pytest.raises(CheckpointError, match=message):
@@ -190,6 +195,36 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "p.safetensors").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="no saved preprocessor"):
         load(tmp_path / "p.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: StandardScaler(5), "StandardScaler: columns must be a list of names, not 5"),
+        (lambda: StandardScaler({"x": 1}), "StandardScaler: columns must be a list of names"),
+        (lambda: MinMaxScaler(feature_range=5), r"feature_range must be \(low, high\), not 5"),
+        (lambda: MinMaxScaler(feature_range=("a", "b")), "a bound of feature_range must be a finite number, not 'a'"),
+        (lambda: MinMaxScaler(clip="yes"), "clip must be True or False, not 'yes'"),
+        (lambda: OrdinalEncoder(unknown_value="x"), "unknown_value must be an integer, not 'x'"),
+        (lambda: LabelEncoder(5), "label_column must be the name of a column, not 5"),
+        (lambda: OneHotEncoder(max_categories=1.5), "max_categories must be an integer, not 1.5"),
+        (lambda: OneHotEncoder(max_categories=0), "max_categories must be at least 1, not 0"),
+        (lambda: SimpleImputer(strategy="constant", fill_value=[1]), "fill_value must be a finite number, not a list"),
+        (lambda: SimpleImputer(missing_values="?"), r"missing_values must be a finite number, not '\?'"),
+        (lambda: Resize("84", 84), "Resize: height must be an integer, not '84'"),
+        (lambda: Crop(0, -1, 2, 2), "Crop: left must be at least 0, not -1"),
+        (lambda: Rescale(float("nan")), "Rescale: scale must be a finite number, not nan"),
+        (lambda: Chain(), "Chain needs at least one preprocessor"),
+        (lambda: ByKey({}), "ByKey needs at least one preprocessor"),
+    ],
+)
+def test_constructor_arguments_are_checked(make: Callable[[], Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        make()
+
+
+def test_nan_is_the_default_of_missing_values() -> None:
+    assert SimpleImputer(missing_values=np.nan).fit_transform(np.array([1.0, np.nan, 3.0])).tolist() == [1, 2, 3]
 
 
 def test_mistakes_are_named() -> None:
