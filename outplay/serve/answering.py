@@ -60,6 +60,8 @@ class Acting:
     async def act_on_json(self, data: bytes) -> dict[str, Any]:
         """The answer to the body of POST /act."""
         request = _parsed(data)
+        if "observation" in request and "observations" in request:
+            raise ConfigError("the request has both observation and observations; send one of them")
         if "observations" in request:
             return await self._act_on_batch(request)
         _check_keys(request, _ONE)

@@ -33,7 +33,7 @@ _DTYPES = {
     np.dtype(kind).name: np.dtype(kind).newbyteorder("<")
     for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 }
-_KINDS = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers with a fraction"}
+_KINDS = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers with a fraction", "U": "strings"}
 
 
 class Decoder:
