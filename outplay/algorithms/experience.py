@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,13 +32,23 @@ def recording_of(algorithm: Algorithm, output: str | Path | None) -> Recording |
     import outplay.data.parquet  # noqa: F401 - now, so that a missing package is noticed before training
 
     there = next(path for path in (Path(output), *Path(output).absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        problem = "cannot be written" if there.is_dir() else "is not a folder"
+    if (problem := _problem_of(there)) is not None:
         raise ConfigError(f"output: {there} {problem}; name a folder for recorded experience")
     kind, env = type(algorithm).__name__, import_path(algorithm.env_spec.name)
     settings = algorithm.get_config()
     metadata = transitions.metadata_of(env, kind, algorithm.policy.leaves, algorithm.policy.action_space, settings)
     return Recording(output, re.sub(r"[^\w.-]+", "_", f"{kind}_{env}"), metadata)
+
+
+def _problem_of(folder: Path) -> str | None:
+    """Why nothing can be written into a folder; None if it can. Permissions do not tell it of /proc, for example."""
+    if not folder.is_dir():
+        return "is not a folder"
+    try:
+        with TemporaryDirectory(prefix=".outplay-", dir=folder):
+            return None
+    except OSError as error:
+        return f"cannot be written: {error.strerror or error}"
 
 
 def record(algorithm: Algorithm, fragments: Sequence[Fragment]) -> None:

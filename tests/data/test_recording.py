@@ -174,6 +174,14 @@ def test_an_output_that_is_no_folder_is_refused(tmp_path: Path) -> None:
         PPO("CartPole-v1", {**SMALL, "output": str(tmp_path / "file" / "inside")})
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux")
+def test_an_output_that_cannot_be_written_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"output: /proc cannot be written: .*; name a folder"):
+        PPO("CartPole-v1", {**SMALL, "output": "/proc/x"})
+    with PPO("CartPole-v1", {**SMALL, "output": str(tmp_path)}):
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_two_trainers_record_into_folders_of_their_own(tmp_path: Path) -> None:
     for _ in range(2):
         with PPO("CartPole-v1", {**SMALL, "output": str(tmp_path)}) as trainer:
