@@ -283,6 +283,11 @@ def _read(folder: Path, name: str) -> bytes:
             raise DamagedCheckpointError(f"checkpoint {folder} is damaged: {name} is not a file")
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
+        if _SEGMENT.fullmatch(name) and not (folder / _SEGMENTS).exists():
+            raise DamagedCheckpointError(
+                f"checkpoint {folder} has no replay buffer (bundles made with --no-replay leave it out), so the run "
+                "cannot be resumed; start a new run from its weights: outplay train --init-from"
+            ) from error
         raise DamagedCheckpointError(f"{folder} is not a checkpoint, or is incomplete: it has no {name}") from error
     except OSError as error:
         kind = DamagedCheckpointError if error.errno in _PERMANENT else CheckpointError
