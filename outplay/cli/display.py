@@ -64,13 +64,21 @@ def display(run: Run, as_json: bool, out: TextIO, err: TextIO) -> Iterator[Displ
 def line(result: dict[str, Any]) -> str:
     """The result of an iteration as one line."""
     mean, least, greatest = (result[f"episode_return_{name}"] for name in ("mean", "min", "max"))
-    returns = "no episode yet" if math.isnan(mean) else f"return {number(mean)} ({number(least)} to {number(greatest)})"
+    returns = f"return {number(mean)} ({number(least)} to {number(greatest)})"
+    if math.isnan(mean):
+        returns = _losses(result["learner"]) if "epochs" in result["learner"] else "no episode yet"
     evaluation = result.get("evaluation")
     evaluated = "" if evaluation is None else f"  evaluation {number(evaluation['episode_return_mean'])}"
     return (
         f"iteration {result['training_iteration']}  steps {result['timesteps_total']:,}  {returns}  "
         f"{result['env_steps_per_s']:,.0f} steps/s  {result['time_total_s']:.1f} s{evaluated}"
     )
+
+
+def _losses(metrics: dict[str, float]) -> str:
+    """What an algorithm has that learns from recorded data: the losses, and the passes over the data."""
+    losses = [f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in sorted(metrics) if name.endswith("loss")]
+    return "  ".join([*losses, f"epochs {metrics['epochs']:.4g}"])
 
 
 def episode_lines(result: dict[str, Any], running: float | None) -> tuple[str, float | None]:

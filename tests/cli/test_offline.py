@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def test_a_saved_policy_is_evaluated_without_its_data(cli: Callable[..., Outcome
     code, out, err = cli("train", "-f", "file.yml")
     assert code == 0, err
     assert "iteration 2  steps 256" in out + err or "steps 512" in out + err
+    assert re.search(r"steps [\d,]+  policy loss [\d.]+  epochs [\d.]+  ", out)
+    assert "no episode yet" not in out
     (tmp_path / "data").rename(tmp_path / "moved")
     code, out, err = cli("evaluate", "clone", "--episodes", "2")
     assert code == 0, err
