@@ -76,7 +76,8 @@ class _Scan:
 class Settling:
     """Decides whether a sequence of estimates has settled: the means of both halves of the last window are equal.
 
-    A window is as long as it takes an error to shrink to 37%, so slow progress is not mistaken for the end of it.
+    A window is as long as it takes an error to shrink to 37%, so slow progress is not mistaken for the end of it. The
+    first window does not count: a reward at the end of an episode takes that long to reach its start.
     """
 
     length: int  # estimates per window
@@ -90,7 +91,7 @@ class Settling:
 
     def is_settled(self, scale: float) -> bool:
         """`scale`: what a difference is compared with, unless the estimate is larger."""
-        if len(self.estimates) < self.length:
+        if len(self.estimates) < 2 * self.length:
             return False
         window = self.estimates[-self.length :]
         half = self.length // 2

@@ -80,10 +80,13 @@ def test_too_few_updates_are_said(recorded: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_settling_by_hand() -> None:
-    settling = Settling(length=4, tolerance=0.1)
+    settling = Settling(length=4, tolerance=0.1, estimates=[])
+    for _ in range(4):  # the first window does not count
+        settling.estimates.append(10.0)
+        assert not settling.is_settled(scale=1.0)
     for estimate, is_settled in ((10.0, False), (10.0, False), (12.0, False), (12.0, False), (12.0, True)):
         settling.estimates.append(estimate)
         assert settling.is_settled(scale=1.0) is is_settled  # the last time 11 and 12: 1 of 12
-        if len(settling.estimates) == 4:
+        if len(settling.estimates) == 8:
             assert settling.is_settled(scale=20.0)  # 2 of 20
             assert settling.mean == 12.0
