@@ -61,6 +61,16 @@ def count_learned(trainer: Algorithm) -> list[int]:
     return sizes
 
 
+@PROCESSES
+def test_the_end_adds_two_fragments_per_environment_at_most() -> None:
+    """The bound in docs/algorithms/impala.md."""
+    with make(IMPALA, probes.Match) as trainer:
+        train(trainer, 3)
+        before = trainer.timesteps
+        trainer.evaluate()  # accepts what is pending, as the end of a run does
+        assert 0 <= trainer.timesteps - before <= 2 * BESIDE["num_envs"] * BESIDE["rollout_fragment_length"]
+
+
 @pytest.mark.slow
 @BOTH
 def test_workers_and_learner_side_by_side(engine: str, algorithm: type[Algorithm], tmp_path: Path) -> None:
