@@ -79,7 +79,8 @@ class DashboardServer:
         catalog, store = Catalog(settings.results, defaults), SeriesStore(settings.memory_bytes)
         machine = Machine(settings.results)
         events, plays = Events(catalog, machine), Plays(catalog, settings.trust)
-        endpoints = Endpoints(catalog, store, events, machine, Starts(settings.results, catalog.run_of))
+        starts = Starts(settings.results, catalog.run_of)
+        endpoints = Endpoints(catalog, store, events, machine, starts)
 
         @asynccontextmanager
         async def background() -> AsyncIterator[None]:
@@ -91,6 +92,7 @@ class DashboardServer:
                 with contextlib.suppress(asyncio.CancelledError):
                     await loading
                 await asyncio.to_thread(store.stop)
+                await asyncio.to_thread(starts.close)
 
         async def close() -> None:
             events.close()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from outplay.errors import ConfigError, shortened
-from outplay.files import write_file
+from outplay.files import remove, write_file
 from outplay.runs.experiments import load_recipe, recipe_names
 
 _MOST_ALIVE = 8
@@ -118,7 +118,7 @@ class Starts:
         return ["-f", str(file), *named], given.get("name") or "the experiment", file
 
     def _files(self) -> Path:
-        """A folder for experiment files and outputs. It stays: processes may outlive the dashboard."""
+        """A folder for experiment files and outputs."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="outplay-dashboard-"))
         return self._folder
@@ -136,6 +136,12 @@ class Starts:
             )
         threading.Thread(target=process.wait, name="start", daemon=True).start()  # it reaps the process
         return Start(what, process, output)
+
+    def close(self) -> None:
+        """Remove the folder, unless processes that write into it outlive the dashboard."""
+        if self._folder is not None and not any(start.is_alive for start in self._starts):
+            with contextlib.suppress(OSError):
+                remove(self._folder)
 
     def listed(self) -> list[dict[str, Any]]:
         """The answer of /api/starts, newest first."""
