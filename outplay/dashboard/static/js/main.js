@@ -42,12 +42,15 @@ function render() {
     return;
   }
   view?.close?.();
+  const isFirst = shown === "";
   shown = key;
-  document.title = `${title} – Outplay`;
+  const subject = route.params.get(name === "study" ? "study" : "run");
+  document.title = `${key === name || !subject ? title : `${title} ${subject.split("/").pop()}`} – Outplay`;
   shell.mark(name);
   shell.view.replaceChildren();
   shell.view.scrollTop = 0;
   view = show(shell.view, route.params);
+  if (!isFirst) shell.view.focus({ preventScroll: true }); // else screen readers stay at the old place
 }
 
 function showLoading() {

@@ -9,7 +9,7 @@ import { Series, smooth } from "./series.js";
 import { labels } from "./names.js";
 import { assignSlots, lineStyle, onTheme, slotOf } from "./theme.js";
 import { fail } from "./notices.js";
-import { on, store } from "./store.js";
+import { on, onVisible, store } from "./store.js";
 import { toolbar } from "./toolbar.js";
 
 const USUAL = ["episode_return_mean", "episode_len_mean", "learner/entropy", "learner/total_loss", "learner/loss", "env_steps_per_s"];
@@ -43,6 +43,7 @@ export class ChartPanel {
     this.removers = [
       on("runs", (ids) => this.refresh(ids)),
       onTheme(() => this.drawLegend()),
+      onVisible(() => this.figures.forEach((figure) => figure.series.resume())),
     ];
   }
 
@@ -220,7 +221,12 @@ export class ChartPanel {
   /** Some runs have new results. */
   refresh(ids) {
     if (!this.state || !this.runs.some((run) => ids.has(run.id))) return;
-    this.runs = this.runs.map((run) => store.runs.get(run.id)).filter(Boolean);
+    const kept = this.runs.filter((run) => store.runs.has(run.id)).map((run) => run.id);
+    if (kept.length < this.runs.length) {
+      this.update(this.state, kept);
+      return;
+    }
+    this.runs = kept.map((id) => store.runs.get(id));
     if (this.namesKey !== JSON.stringify([...this.names()])) {
       this.drawLegend(); // settings have become known
       for (const figure of this.figures.values()) figure.draw();

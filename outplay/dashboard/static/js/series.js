@@ -42,7 +42,12 @@ export class Series {
       if (this.curves.has(id)) isMine = Boolean(this.dirty.add(id));
       for (const group of this.groups ?? []) if (group.runs.includes(id)) isMine = Boolean(this.dirtyGroups.add(groupKey(group)));
     }
-    if (isMine) this.schedule(400);
+    if (isMine && !document.hidden) this.schedule(400); // a hidden page asks again when it is seen
+  }
+
+  /** The page is seen again. */
+  resume() {
+    if (this.dirty.size || this.dirtyGroups?.size) this.schedule(0);
   }
 
   schedule(wait) {

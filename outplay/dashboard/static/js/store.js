@@ -23,6 +23,13 @@ export function on(event, listener) {
   return () => listeners.get(event).delete(listener);
 }
 
+/** Call `listener` when the page is seen again after it was hidden. Returns a remover. */
+export function onVisible(listener) {
+  const check = () => document.hidden || listener();
+  document.addEventListener("visibilitychange", check);
+  return () => document.removeEventListener("visibilitychange", check);
+}
+
 function emit(event, detail) {
   for (const listener of [...(listeners.get(event) ?? [])]) listener(detail);
 }

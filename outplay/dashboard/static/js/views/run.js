@@ -10,7 +10,7 @@ import { progressBar, updatePill } from "../parts.js";
 import { adjust, href } from "../router.js";
 import { checkpointTable, settingsCard, stageBar, videoList, workerTable } from "../details.js";
 import { machineMeters } from "../shell.js";
-import { on, store } from "../store.js";
+import { on, onVisible, store } from "../store.js";
 
 const ACTIONS = [
   ["checkpoint", "Checkpoint", "save", "Write a checkpoint after this iteration"],
@@ -36,12 +36,13 @@ class RunView {
     this.removers = [
       on("runs", (ids) => ids.has(id) && this.changed()),
       on("machine", () => this.drawMachine()),
+      onVisible(() => this.load()),
     ];
     this.drawMachine();
     this.drawRun();
     this.update(params);
     this.load();
-    this.timer = setInterval(() => this.isRunning() && this.load(), 5000);
+    this.timer = setInterval(() => this.isRunning() && !document.hidden && this.load(), 5000);
     this.keys = { b: () => this.panel.toggleBands(), Escape: () => adjust({ from: null, to: null }) };
   }
 
@@ -100,7 +101,7 @@ class RunView {
     if (!this.run()) return;
     this.drawRun();
     clearTimeout(this.soon);
-    this.soon = setTimeout(() => this.load(), 1500);
+    this.soon = setTimeout(() => document.hidden || this.load(), 1500);
   }
 
   async load() {

@@ -46,7 +46,7 @@ class StartView {
     this.drawHint();
     this.loadRecipes();
     this.loadStarts();
-    this.timer = setInterval(() => this.loadStarts(), 2000);
+    this.timer = setInterval(() => document.hidden || this.loadStarts(), 2000);
   }
 
   update(params) {

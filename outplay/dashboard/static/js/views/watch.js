@@ -1,11 +1,11 @@
 // The agent plays: frames from the server's player, what the policy thinks, and controls.
 
-import { socketAddress, get } from "../api.js";
+import { get, post, socketAddress } from "../api.js";
 import { Chart } from "../chart.js";
-import { button, card, command, empty, h, icon, setText } from "../dom.js";
+import { button, card, empty, h, icon, setText } from "../dom.js";
 import { score, whole } from "../format.js";
 import { title } from "../names.js";
-import { toast } from "../notices.js";
+import { fail, toast } from "../notices.js";
 import { adjust, href } from "../router.js";
 import { on, store } from "../store.js";
 import { lineStyle } from "../theme.js";
@@ -30,6 +30,8 @@ class WatchView {
     this.connect();
     this.loadCheckpoints();
     this.removers = [on("runs", (ids) => ids.has(run.id) && this.loadCheckpointsSoon())];
+    this.onVisibility = () => this.isPaused || this.send({ command: document.hidden ? "pause" : "resume" });
+    document.addEventListener("visibilitychange", this.onVisibility);
     this.keys = { " ": () => this.togglePause(), ".": () => this.step(), r: () => this.restart(), Escape: () => (location.hash = href("run", { run: run.id })) };
   }
 
@@ -135,8 +137,8 @@ class WatchView {
     }
     if (isFatal) this.problem = text;
     this.cover.classList.remove("hidden");
-    const isMissing = /checkpoint/i.test(text) && !this.hasCheckpoints;
-    this.cover.replaceChildren(icon("warn"), h("span", {}, text), isMissing ? h("a", { class: "button", href: href("run", { run: this.run.id }) }, "Write a checkpoint on the run's page") : "");
+    if (this.wasWithout) return; // said already
+    this.cover.replaceChildren(icon("warn"), h("span", {}, text));
   }
 
   newer(name) {
@@ -249,7 +251,20 @@ class WatchView {
     const options = [...details.checkpoints].reverse().map((each) => h("option", { value: each.name }, `${each.name.replace("checkpoint_", "Iteration ").replace(/ 0+(?=\d)/, " ")} · ${score(each.return)}${each.is_best ? " · best" : ""}`));
     this.checkpoint.replaceChildren(h("option", { value: "newest" }, "Newest"), ...options);
     this.checkpoint.value = wanted;
-    if (!this.hasCheckpoints && !this.frames) this.cover.replaceChildren(icon("info"), h("span", {}, "This run has no checkpoint to play yet."), command(`outplay train --resume ${this.run.id}`));
+    if (!this.hasCheckpoints && !this.frames) this.showNoCheckpoint();
+    else if (this.problem && this.wasWithout) {
+      [this.problem, this.wasWithout] = ["", false];
+      setText(this.cover, "Starting the player");
+      this.connect();
+    }
+  }
+
+  /** A running run can be asked for a checkpoint; it is played as soon as it is there. */
+  showNoCheckpoint() {
+    this.wasWithout = true;
+    const isRunning = store.runs.get(this.run.id)?.state === "running";
+    const ask = button("Write a checkpoint", { symbol: "save", onclick: () => post("control", { run: this.run.id, action: "checkpoint" }).then(({ done }) => toast(done), fail) });
+    this.cover.replaceChildren(icon("info"), h("span", {}, isRunning ? "This run has no checkpoint to play yet." : "This run has no checkpoint to play."), isRunning ? ask : "");
   }
 
   close() {
@@ -258,6 +273,7 @@ class WatchView {
     clearTimeout(this.soon);
     cancelAnimationFrame(this.pending);
     for (const remove of this.removers) remove();
+    document.removeEventListener("visibilitychange", this.onVisibility);
     this.socket.close();
     this.valueChart.close();
   }
