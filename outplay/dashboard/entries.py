@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import re
@@ -14,6 +12,7 @@ from typing import Any
 from outplay.conditions import flattened
 from outplay.dashboard.defaults import Defaults
 from outplay.errors import ConfigError, OutplayError
+from outplay.runs.comparing import flat_settings, group_key
 from outplay.runs.folder import RunFolder
 from outplay.runs.history import Record
 
@@ -182,8 +181,6 @@ class Entry:
 def described_config(run_id: str, name: str, body: dict[str, Any], defaults: Defaults) -> dict[str, Any]:
     """What the list shows of config.yaml."""
     algorithm, env, config = str(body.get("run") or ""), str(body.get("env") or ""), body["config"]
-    same = {key: value for key, value in config.items() if key != "seed"}
-    text = json.dumps([name, algorithm, env, same], sort_keys=True, default=str)
     seed = config.get("seed")
     return {
         "experiment": name or run_id.partition("/")[0],
@@ -191,7 +188,7 @@ def described_config(run_id: str, name: str, body: dict[str, Any], defaults: Def
         "env": env,
         "seed": seed if isinstance(seed, int) else None,
         "settings": defaults.changed(algorithm, body),
-        "group": hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest(),
+        "group": group_key(name, flat_settings(body)),
     }
 
 
