@@ -211,16 +211,19 @@ def test_target_entropies() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_cross_q_learns_the_pendulum() -> None:
     """With normalisation before the activations, returns stay below −600."""
     experiment = load_recipe("pendulum-crossq")
-    returns = []
+    best = -float("inf")
     with SAC(experiment.env, {**experiment.config, "seed": 0, "num_workers": 0}) as trainer:
         for limit in (3_000, 4_000, 5_000):
             while trainer.timesteps < limit:
                 trainer.train()
-            returns.append(trainer.evaluate(episodes=10)["episode_return_mean"])
-    assert max(returns) > -300
+            best = max(best, trainer.evaluate(episodes=10)["episode_return_mean"])
+            if best > -300:
+                return
+    pytest.fail(f"the best return is {best:.0f}")
 
 
 # TD3 and DDPG.
