@@ -58,6 +58,7 @@ export class Chart {
   build() {
     this.plot?.destroy();
     this.plot = null;
+    this.tip.classList.add("hidden");
     if (!this.lines.length || this.holder.clientWidth < 40) return;
     const series = [{}];
     const bands = [];
