@@ -216,6 +216,10 @@ def test_a_run_is_started_grows_and_is_stopped(browser: Browser, server: Dashboa
         wait_for(lambda: points() > 2)
         before = points()
         wait_for(lambda: points() > before)  # the curve grows
+        page.get_by_role("link", name="Watch", exact=True).click()
+        page.get_by_role("button", name="Write a checkpoint").click()  # the run has none: it is played once it is there
+        wait_for(lambda: int(page.locator("canvas.screen").get_attribute("data-frames") or 0) > 0)
+        page.go_back()
         page.locator("[data-action=stop]").click()
         page.get_by_role("button", name="Cancel").click()
         page.locator("[data-action=stop]").click()

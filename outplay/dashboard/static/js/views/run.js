@@ -100,8 +100,11 @@ class RunView {
   changed() {
     if (!this.run()) return;
     this.drawRun();
-    clearTimeout(this.soon);
-    this.soon = setTimeout(() => document.hidden || this.load(), 1500);
+    // Not started anew by each event: they may come every second.
+    this.soon ??= setTimeout(() => {
+      this.soon = null;
+      if (!document.hidden) this.load();
+    }, 1500);
   }
 
   async load() {

@@ -86,8 +86,11 @@ class StudyView {
   changed() {
     if (!store.studies.has(this.id)) return;
     this.drawStudy();
-    clearTimeout(this.soon);
-    this.soon = setTimeout(() => this.load(), INTERVAL);
+    // Not started anew by each event: they may come every second.
+    this.soon ??= setTimeout(() => {
+      this.soon = null;
+      this.load();
+    }, INTERVAL);
   }
 
   async load() {

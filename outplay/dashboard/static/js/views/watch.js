@@ -239,8 +239,11 @@ class WatchView {
   }
 
   loadCheckpointsSoon() {
-    clearTimeout(this.soon);
-    this.soon = setTimeout(() => this.loadCheckpoints(), 3000);
+    // Not started anew by each event: they may come every second.
+    this.soon ??= setTimeout(() => {
+      this.soon = null;
+      this.loadCheckpoints();
+    }, 2000);
   }
 
   async loadCheckpoints() {
