@@ -1,7 +1,7 @@
 """The defaults of settings, to show only those that differ.
 
 The settings of an algorithm are in its module, which imports torch. So another process reads them once, at low
-priority. Until then, the settings that all algorithms share are known.
+priority. Until then, no settings of algorithms are shown.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from outplay.config import AlgorithmConfig, Experiment
 from outplay.parsing import parse_json
+from outplay.runs.comparing import AUTO, flat
 
 log = logging.getLogger("outplay")
 
@@ -29,21 +30,23 @@ class Defaults:
 
     def __init__(self) -> None:
         self.version = 0
-        self._experiment = flat_settings(Experiment(env="").model_dump(mode="json", exclude=set(_NOT_SHOWN)))
-        self._shared = flat_settings(AlgorithmConfig().model_dump(mode="json", by_alias=True))
+        self._experiment = flat(Experiment(env="").model_dump(mode="json", exclude=set(_NOT_SHOWN)))
+        self._shared = flat(AlgorithmConfig().model_dump(mode="json", by_alias=True))
         self._by_algorithm: dict[str, dict[str, Any]] = {}
 
     def changed(self, algorithm: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of config.yaml that differ from the defaults: {"lr": 0.01, "model.use_lstm": True}."""
         experiment = {key: value for key, value in body.items() if key not in _NOT_SHOWN}
-        known = self._by_algorithm.get(algorithm, self._shared)
-        config = {key: value for key, value in body["config"].items() if key not in _NOT_SHOWN_CONFIG}
-        found = {key: value for key, value in flat_settings(config).items() if key in known and known[key] != value}
-        if algorithm in self._by_algorithm:  # else its own settings are not known
-            found |= {key: value for key, value in flat_settings(config).items() if key not in known}
-        return found | {
-            key: value for key, value in flat_settings(experiment).items() if self._experiment.get(key) != value
-        }
+        found: dict[str, Any] = {}
+        if self.version:  # before, the default of an algorithm would be taken for a change of the shared one
+            known = self._by_algorithm.get(algorithm, self._shared)
+            config = {key: value for key, value in body["config"].items() if key not in _NOT_SHOWN_CONFIG}
+            # An algorithm of another package has settings that are not known. What `auto` became is no change.
+            unknown = None if algorithm in self._by_algorithm else AUTO
+            for key, value in flat(config).items():
+                if known.get(key, unknown) not in (value, AUTO):
+                    found[key] = value
+        return found | {key: value for key, value in flat(experiment).items() if self._experiment.get(key) != value}
 
     async def load(self) -> None:
         """Read the settings of all algorithms in another process."""
@@ -67,21 +70,6 @@ class Defaults:
         self.version += 1
 
 
-def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dots between the keys. Values that are no mapping stay.
-
-    >>> flat_settings({"lr": 0.1, "model": {"use_lstm": True}})
-    {'lr': 0.1, 'model.use_lstm': True}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(flat_settings(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
 def print_defaults() -> None:
     """Print the defaults of all shipped algorithms as JSON."""
     os.nice(19)
@@ -92,5 +80,5 @@ def print_defaults() -> None:
     for name in algorithms.shipped:
         algorithm = find_algorithm(name)
         settings = algorithm.Config().model_dump(mode="json", by_alias=True)
-        found[algorithm.__name__] = flat_settings(settings)
+        found[algorithm.__name__] = flat(settings)
     sys.stdout.write(json.dumps(found))

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from outplay.dashboard.defaults import flat_settings
 from outplay.dashboard.entries import Entry, flat_metrics, is_text, number_or_none
 from outplay.errors import OutplayError
+from outplay.runs.comparing import flat as flat_settings
 from outplay.runs.history import Record
 from outplay.runs.videos import Video
 

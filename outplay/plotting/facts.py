@@ -14,12 +14,11 @@ import numpy as np
 
 from outplay.errors import OutplayError
 from outplay.plotting.sources import Array, run_source
-from outplay.runs.comparing import flat_settings
+from outplay.runs.comparing import AUTO, flat_settings
 from outplay.runs.folder import RunFolder
 from outplay.runs.videos import Video
 
 _RECENT = 10  # results whose speed is averaged
-AUTO = "auto"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+AUTO = "auto"  # a default that config.yaml replaces by what it became
+
 # Settings under `config` that change where and how a run computes, or what it prints, but not what it learns.
 OPERATIONAL = frozenset(
     {
@@ -26,14 +28,19 @@ def flat_settings(body: Mapping[str, Any]) -> dict[str, Any]:
     {'run': 'PPO', 'env': 'Pong', 'lr': 0.1, 'model.text': 'ignore'}
     """
     config = body.get("config")
-    inner = _flat(config, "") if isinstance(config, dict) else {}
+    inner = flat(config) if isinstance(config, dict) else {}
     return {"run": body.get("run"), "env": body.get("env"), **inner}
 
 
-def _flat(settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dots between the keys.
+
+    >>> flat({"lr": 0.1, "model": {"use_lstm": True}})
+    {'lr': 0.1, 'model.use_lstm': True}
+    """
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
     return found
 
 
