@@ -48,6 +48,7 @@ class WebServer:
         max_message_bytes  of a WebSocket
         """
         self._socket = bound_socket(host, port)
+        logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
         self._make = make
         self._stop_timeout_s = stop_timeout_s
         self._max_message_bytes = max_message_bytes
@@ -178,3 +179,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_start()
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """False for what uvicorn logs as an error whenever a WebSocket was answered with 401, 403 or 404."""
+    return "without completing handshake" not in record.getMessage()

@@ -78,7 +78,7 @@ def test_loopback_has_several_names(client: httpx.Client, host: str) -> None:
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "http://localhost:1", "http://127.0.0.1", "https://[::1", "file://", "x"]
 )
-def test_pages_of_others_are_refused(client: httpx.Client, origin: str) -> None:
+def test_pages_of_others_are_refused(client: httpx.Client, origin: str, caplog: pytest.LogCaptureFixture) -> None:
     """The Origin must be exactly the page's own: other ports of this machine are other servers."""
     assert "Origin" in refusal(post(client, "/api/control", STOP, origin=origin), 403)
     assert "Origin" in refusal(post(client, "/api/start", {"recipe": "cartpole"}, origin=origin), 403)
@@ -86,6 +86,7 @@ def test_pages_of_others_are_refused(client: httpx.Client, origin: str) -> None:
     with pytest.raises(InvalidStatus) as caught:
         connect(play_url(client), origin=origin)  # type: ignore[arg-type]
     assert caught.value.response.status_code == 403
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]  # a refusal is no error
 
 
 def test_a_browser_that_says_cross_site_is_refused(client: httpx.Client) -> None:
