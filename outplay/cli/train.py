@@ -113,8 +113,7 @@ def train(
         bool,
         typer.Option(
             "--dashboard",
-            help="Show the run on a web page, on loopback. The page ends with this command, unless `outplay dashboard` "
-            "of the same results folder runs: then that one is used.",
+            help="Show the run on a web page, until this command ends; or on that of a running `outplay dashboard`.",
         ),
     ] = False,
 ) -> None:

@@ -411,7 +411,7 @@ def test_on_ray(case: str) -> None:
 
 def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"critic_norm: batch needs num_learners: 1"):
-        make("SAC", 2, critic_norm="batch", use_target_network=False)
+        make("SAC", 2, critic_norm="batch", use_target_network=False, target_network_update_freq=1)
     with pytest.raises(ConfigError, match="num_learners must be an integer of at least 1"):
         make("PPO", 0)
     with pytest.raises(ConfigError, match="num_gpus_per_learner is 0, but num_gpus is 1"):
