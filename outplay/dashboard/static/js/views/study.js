@@ -10,6 +10,7 @@ import { sanitized } from "../sanitize.js";
 import { on, store } from "../store.js";
 import { trialState } from "../details.js";
 
+const LARGEST = 1.1; // scale of a figure
 const INTERVAL = 3000; // between two looks at a study that runs: its figures are work for the server
 const MOST_TRIALS = 500;
 
@@ -153,6 +154,10 @@ class StudyView {
       const known = this.figures.get(id);
       if (known?.html === html) return known.element;
       const body = h("div", { class: "body drawing", tabindex: 0, role: "group", "aria-label": `${title}, drawn` }, sanitized(html));
+      for (const each of body.querySelectorAll("svg")) { // a small drawing is not blown up, so that all texts have one size
+        const { width } = each.viewBox.baseVal;
+        if (width) Object.assign(each.style, { maxWidth: `${width * LARGEST}px`, minWidth: `min(${width}px, var(--least))` });
+      }
       const element = known?.element ?? card(title, body);
       if (known) element.lastChild.replaceWith(body);
       this.figures.set(id, { html, element });
