@@ -23,6 +23,7 @@ BASICS = (
     "masks",
     "sequences",
     "config",
+    "experiment",
     "groups",
     "conditions",
     "settings",
@@ -98,7 +99,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "train": ("", *BASICS, "engine.api", "tune", "data", "preprocessors"),
     "web": ("errors",),  # what the servers share
     # It reads run folders through RunFolder. No torch: only the player process, which uses the public API, has it.
-    "dashboard": (*ABOVE, "conditions", "config", "files", "parsing", "curves", "tune", "web"),
+    "dashboard": (*ABOVE, "conditions", "config", "experiment", "files", "parsing", "curves", "tune", "web"),
     "testing": ("", *BASICS, *ENGINE, "data", "envs", "policies", "learning", "collect", "algorithms", "runs", "tune"),
     "": ("", *BASICS, "engine", "util", "envs", "export", "algorithms", "runs"),
     "__main__": ("cli",),

@@ -6,7 +6,7 @@ import pytest
 
 from outplay import PPO, ConfigError
 from outplay.algorithms import find_algorithm
-from outplay.config import Experiment
+from outplay.experiment import Experiment
 from outplay.registry import algorithms
 from outplay.runs.experiments import METRICS, experiment
 from outplay.settings import has_setting, unknown_setting, validated

@@ -13,9 +13,10 @@ from outplay.algorithms import curriculum, imported
 from outplay.algorithms.resolution import resolved
 from outplay.collect import RolloutSpec
 from outplay.collect.window import check_window
-from outplay.config import AlgorithmConfig, Experiment
+from outplay.config import AlgorithmConfig
 from outplay.envs import EnvSpec, Probe, env_name, find_env, import_folders, import_path, probe_env
 from outplay.errors import CheckpointError, ConfigError, shortened
+from outplay.experiment import Experiment
 from outplay.groups import EvaluationConfig, ModelConfig
 from outplay.learning.learner import Learner
 from outplay.policies import Policy, PolicySpec

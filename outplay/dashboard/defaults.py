@@ -14,7 +14,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from outplay.config import AlgorithmConfig, Experiment
+from outplay.config import AlgorithmConfig
+from outplay.experiment import Experiment
 from outplay.parsing import parse_json
 from outplay.runs.comparing import AUTO, flat
 

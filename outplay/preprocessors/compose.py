@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -20,8 +21,8 @@ D = TypeVar("D")
 class _Composite(Preprocessor):
     """A preprocessor made of others, which have learned everything."""
 
-    def parts(self) -> list[Preprocessor]:
-        raise NotImplementedError
+    @abstractmethod
+    def parts(self) -> list[Preprocessor]: ...
 
     @property
     def is_fitted(self) -> bool:
@@ -31,8 +32,8 @@ class _Composite(Preprocessor):
         for part in self.parts():
             part.check_fitted()
 
-    def convert(self, column: Array, learned: Statistics, name: str) -> Array:
-        raise NotImplementedError("its parts convert")
+    def convert(self, column: Array, learned: Statistics, name: str) -> Array:  # noqa: ARG002
+        raise TypeError(f"{type(self).__name__} has no values of its own: its parts convert")
 
     def load_fitted(self, found: Any) -> None:
         """The parts are arguments, and have been read with them."""

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from outplay.conditions import METRICS, metric_name
-from outplay.config import AlgorithmConfig, Experiment
+from outplay.config import AlgorithmConfig
 from outplay.errors import ConfigError, nearest, shortened
+from outplay.experiment import Experiment
 from outplay.parsing import MAX_DEPTH, parse_yaml, read_yaml
 from outplay.runs.results import folder_name
 from outplay.settings import Settings, validated

@@ -9,7 +9,8 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 
 from outplay.algorithms import find_algorithm
-from outplay.config import AlgorithmConfig, Experiment
+from outplay.config import AlgorithmConfig
+from outplay.experiment import Experiment
 from outplay.groups import CurriculumConfig, EvaluationConfig, ExplorationConfig, ModelConfig, OptimizerConfig
 from outplay.registry import algorithms
 from outplay.settings import Settings, default_in_words, has_setting, type_in_words

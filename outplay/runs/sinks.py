@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from outplay.config import LoggerEntry, logger_options
 from outplay.errors import ConfigError
+from outplay.experiment import LoggerEntry, logger_options
 from outplay.files import LogFile, replace_file, writing
 from outplay.registry import loggers as registered
 from outplay.runs.history import Record, as_json, flattened

@@ -14,7 +14,7 @@ import pytest
 
 from outplay.algorithms import find_algorithm
 from outplay.cli import app
-from outplay.config import Experiment
+from outplay.experiment import Experiment
 from outplay.registry import algorithms, env_ids
 from outplay.runs.experiments import METRICS
 from outplay.runs.reference import rows, settings_of

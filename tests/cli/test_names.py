@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from outplay.config import Experiment
+from outplay.experiment import Experiment
 from outplay.runs.checkpoint import checkpoints_in
 from tests.cli.common import SMALL, Outcome, only_run
 

@@ -20,7 +20,7 @@ import yaml
 
 import outplay
 from outplay import DQN, PPO, ConfigError, pretty_print, tune
-from outplay.config import Experiment
+from outplay.experiment import Experiment
 from outplay.runs.checkpoint import checkpoints_in
 from outplay.settings import has_setting, unknown_setting, validated
 from outplay.synonyms import SETTINGS
