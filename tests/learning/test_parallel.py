@@ -246,11 +246,11 @@ def killing(trainer: Algorithm, monkeypatch: pytest.MonkeyPatch, at: int) -> lis
     killed: list[int] = []
     apply, count = trainer.learner.optimizer.apply, iter(range(10**9))
 
-    def kill_once(*arguments: Any) -> Any:
+    def kill_once(*arguments: Any, **named: Any) -> Any:
         if next(count) == at and not killed:
             killed.append(pids(trainer)[-1])
             os.kill(killed[0], signal.SIGKILL)
-        return apply(*arguments)
+        return apply(*arguments, **named)
 
     monkeypatch.setattr(trainer.learner.optimizer, "apply", kill_once)
     return killed
