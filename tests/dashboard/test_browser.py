@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import re
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -228,6 +229,20 @@ def test_a_run_is_started_grows_and_is_stopped(browser: Browser, server: Dashboa
         page.locator("h1 .pill.stopped").wait_for()
         page.locator("td", has_text="checkpoint_").first.wait_for()  # it has written one first
         assert len(list(results.glob("from-the-page/*/checkpoints/*"))) >= 1
+
+
+@pytest.mark.parametrize("view", ["run", "watch"])
+def test_a_run_appears_on_its_page_as_soon_as_it_exists(
+    visit: Visit, results: Path, runs: list[str], view: str
+) -> None:
+    late = results / "late" / f"PPO_{view}"
+    visit.go(view, run=f"late/{late.name}")
+    visit.page.get_by_text("There is no such run").wait_for()
+    shutil.copytree(results / runs[0], late)
+    try:
+        visit.page.locator("h1", has_text="PPO").wait_for()
+    finally:
+        shutil.rmtree(late.parent)
 
 
 # The agent plays.

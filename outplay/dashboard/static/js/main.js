@@ -25,7 +25,7 @@ const VIEWS = {
 };
 
 const shell = buildShell(document.getElementById("app"), { onhelp: showHelp });
-let view = null; // { update(params), close(), keys }
+let view = null; // { update(params), close(), keys }, or { isMissing: true } if there is no such run or study
 let shown = "";
 let route = null;
 
@@ -84,9 +84,15 @@ function showDenied() {
 on("connection", () => {
   if (store.connection === "denied" || !view) render();
 });
-on("runs", () => {
-  if (!view) render();
-});
+/** What was missing may be there now: a run that was just started is known to its own link first. */
+function renderMissing() {
+  if (view && !view.isMissing) return;
+  shown = "";
+  render();
+}
+
+on("runs", renderMissing);
+on("studies", renderMissing);
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   shell.view.focus();

@@ -20,10 +20,9 @@ const ACTIONS = [
 
 export function showRun(root, params) {
   const id = params.get("run");
-  const run = store.runs.get(id);
-  if (!run) {
+  if (!store.runs.has(id)) {
     root.append(empty("search", "There is no such run", h("p", {}, "It was moved or deleted, or the link is of another results folder."), h("p", {}, h("code", {}, id ?? "")), h("a", { class: "button", href: href("runs") }, "All runs")));
-    return { close: () => {}, update: () => {} };
+    return { isMissing: true };
   }
   return new RunView(root, id, params);
 }

@@ -44,7 +44,7 @@ export function showStudy(root, params) {
   const id = params.get("study");
   if (!store.studies.has(id)) {
     root.append(empty("studies", "There is no such study", h("p", {}, h("code", {}, id ?? "")), h("a", { class: "button", href: href("studies") }, "All studies")));
-    return { update: () => {}, close: () => {} };
+    return { isMissing: true };
   }
   return new StudyView(root, id, params);
 }

@@ -18,7 +18,7 @@ export function showWatch(root, params) {
   const run = store.runs.get(params.get("run"));
   if (!run) {
     root.append(empty("watch", "There is no such run", h("a", { class: "button", href: href("runs") }, "All runs")));
-    return { close: () => {}, update: () => {} };
+    return { isMissing: true };
   }
   return new WatchView(root, run, params);
 }
