@@ -167,6 +167,7 @@ def test_the_page_ends_also_if_training_is_killed(tmp_path: Path) -> None:
     assert not psutil.wait_procs(children, timeout=PATIENCE_S)[1]
 
 
+@pytest.mark.slow
 def test_training_uses_the_page_that_is_there(tmp_path: Path) -> None:
     results = tmp_path / "results"
     with process(results, "--port", "0") as (page, link):
@@ -184,6 +185,7 @@ def test_training_uses_the_page_that_is_there(tmp_path: Path) -> None:
             assert run["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_an_error_of_training_with_a_page_is_one_sentence(tmp_path: Path) -> None:
     running = start_training(tmp_path, "--env", "NoSuchEnv-v3", "--dashboard")
     _, err = running.communicate(timeout=PATIENCE_S)

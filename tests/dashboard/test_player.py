@@ -149,6 +149,7 @@ def test_it_plays_the_episodes_of_an_evaluation(pole: RunFolder) -> None:
     assert playing.process.returncode is not None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:this is old")
 def test_what_an_environment_prints_does_not_disturb(tmp_path: Path) -> None:
     """And without pictures, there are observations."""
@@ -204,6 +205,7 @@ def test_a_checkpoint_that_was_deleted(pole: RunFolder, tmp_path: Path) -> None:
         assert playing.process.wait(60) == 1
 
 
+@pytest.mark.slow
 def test_new_checkpoints_are_announced_and_followed(pole: RunFolder, tmp_path: Path) -> None:
     folder = copied(pole, tmp_path)
     newest = folder.checkpoints_path / "checkpoint_000003"
@@ -290,6 +292,7 @@ def test_a_missing_package_is_named_and_the_game_goes_on(
     assert (step["type"], len(step["observation"]), picture) == ("step", 4, b"")
 
 
+@pytest.mark.slow
 def test_q_values_and_the_names_of_the_game(tmp_path: Path) -> None:
     body = {"name": "it", "env": "ALE/Pong-v5", "run": "DQN", "stop": {"training_iteration": 1}}
     config = {"num_envs": 2, "num_workers": 0, "train_batch_size": 8, "learning_starts": 8, "buffer_size": 100}

@@ -44,6 +44,7 @@ def started(client: httpx.Client, process: str) -> dict[str, Any]:
     return dict(next(each for each in found if each["process"] == process))
 
 
+@pytest.mark.slow
 def test_a_run_from_text_trains(client: httpx.Client, results: Path) -> None:
     answer = post(client, "/api/start", {"text": TEXT})
     assert answer.status_code == 202, answer.text
