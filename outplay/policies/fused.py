@@ -1,6 +1,6 @@
 """Several MLPs in one autograd node: a forward and a backward pass without the overhead of a node per layer.
 
-For networks of a few hundred units on a CPU, that overhead is a third of the time of an update.
+For networks of a few hundred units on a CPU, that overhead is a large part of the time of an update.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 ACTIVATIONS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh)  # those whose derivative follows from their output
 
-# oneDNN's matrix product. That of MKL, which torch uses for float32, takes twice as long on AMD's CPUs. None: this
-# build of torch lacks it.
+# oneDNN's matrix product: that of MKL, which torch uses for float32, is slower on AMD's CPUs. None: this build of torch
+# lacks it.
 _ONE_DNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C._has_mkldnn else None
 _NARROW = 16  # columns; products with fewer are faster with them as rows
 _SMALL = 2**20  # multiplications; for smaller products, a call of oneDNN takes longer than that of MKL
