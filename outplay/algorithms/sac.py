@@ -24,7 +24,8 @@ from outplay.learning.optimizers import ParameterGroup
 from outplay.learning.soft import allowed_entropy, soft_value, temperature_gradient
 from outplay.policies import masked
 from outplay.policies.box import SoftPolicy
-from outplay.policies.squashed import SquashedGaussian
+from outplay.policies.passes import slopes_of
+from outplay.policies.squashed import Reparametrized, SquashedGaussian
 from outplay.settings import Decay, Positive, refuse_unused
 
 
@@ -110,47 +111,52 @@ class SACLearner(ReplayActorCriticLearner[SACConfig]):
 
     @property
     def alpha(self) -> Tensor:
-        return self.temperature.log.detach().exp()
+        return self.temperature_flat[0].exp()
 
     def bootstrap(self, batch: TransitionBatch) -> tuple[Tensor | None, NextValue]:
         params = self.network.policy(batch.next_observations)
         if self.is_discrete:
             log_probs = masked(params, batch.next_mask).log_softmax(-1)
             return None, lambda values: soft_value(values.amin(0), log_probs, self.alpha)
-        actions, log_prob = self.sampled(params, batch, 0)
-        return actions, lambda values: values.amin(0).squeeze(-1) - self.alpha * log_prob
+        drawn = self.sampled(params, batch, 0)
+        return drawn.actions, lambda values: values.amin(0).squeeze(-1) - self.alpha * drawn.log_prob
 
-    def sampled(self, params: Tensor, batch: TransitionBatch, which: int) -> tuple[Tensor, Tensor]:
-        """(actions, log-probabilities) of continuous actions, by the random numbers of the update."""
+    def sampled(self, params: Tensor, batch: TransitionBatch, which: int) -> Reparametrized:
+        """Continuous actions by the random numbers of the update."""
         assert isinstance(self.distribution, SquashedGaussian)
         assert batch.noise is not None
-        return self.distribution.reparametrized(params, batch.noise[which])
+        return self.distribution.draw(params, batch.noise[which])
 
+    @torch.no_grad()
     def actor_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
         """One update of the policy towards exp(Q/α), and of the temperature."""
-        params, alpha = self.network.policy(batch.observations), self.alpha
-        clip, only = self.config.grad_clip, ["actor"]
-        if self.is_discrete:
-            log_probs = masked(params, batch.mask).log_softmax(-1)
-            with torch.no_grad():
-                values = self.critics(batch.observations).amin(0)
-            entropy = soft_value(torch.zeros_like(values), log_probs, torch.ones_like(alpha))
-            loss = -soft_value(values, log_probs, alpha).mean()
-            norm = self.optimizer.step(loss, lr, clip, only)
-        else:
-            actions, log_prob = self.sampled(params, batch, 1)
-            values = self.critics(batch.observations, actions, trains=False)
-            with torch.no_grad():
-                lowest, chosen = values.min(0, keepdim=True)
-                loss = (alpha * log_prob - lowest.view(-1)).mean()
-                share = 1 / log_prob.shape[0]  # the slopes of a mean
-                slopes = [(alpha * share).expand_as(log_prob), torch.zeros_like(values).scatter_(0, chosen, -share)]
-            entropy = -log_prob
-            norm = self.optimizer.step([log_prob, values], lr, clip, only, slopes)
+        policy, alpha = self.network.record(batch.observations), self.alpha
+        update = self._discrete if self.is_discrete else self._continuous
+        loss, slopes, entropy = update(policy.outputs, batch, alpha)
+        norm = self.optimizer.apply(policy.weight_gradients(slopes), lr, self.config.grad_clip, ["actor"])
         if self.config.learn_alpha:
             gradient = temperature_gradient(entropy, self.target_entropy(batch.mask))
             self.optimizer.apply([gradient], lr, only=["temperature"])
-        return norm, {"actor_loss": loss.detach(), "entropy": entropy.detach().mean(), "alpha": alpha}
+        return norm, {"actor_loss": loss, "entropy": entropy.mean(), "alpha": alpha}
+
+    def _continuous(self, params: Tensor, batch: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(loss, its slopes for the policy's outputs, entropy): the mean of α log π(a) − min Q(s, a)."""
+        drawn = self.sampled(params, batch, 1)
+        critics = self.critics.record(batch.observations, drawn.actions)
+        lowest, chosen = critics.outputs.min(0, keepdim=True)
+        loss = (alpha * drawn.log_prob - lowest.view(-1)).mean()
+        share = 1 / len(params)  # the slopes of a mean
+        of_values = torch.zeros_like(critics.outputs).scatter_(0, chosen, -share)
+        slopes = drawn.slopes(critics.input_gradient(of_values), alpha * share)
+        return loss, slopes, -drawn.log_prob
+
+    def _discrete(self, params: Tensor, batch: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        values = self.critics(batch.observations).amin(0)
+        loss, slopes = slopes_of(
+            lambda params: -soft_value(values, masked(params, batch.mask).log_softmax(-1), alpha).mean(), params
+        )
+        log_probs = masked(params, batch.mask).log_softmax(-1)
+        return loss, slopes, soft_value(torch.zeros_like(values), log_probs, torch.ones_like(alpha))
 
 
 class SAC(Algorithm[SACConfig]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -87,12 +88,16 @@ class TD3Learner(ReplayActorCriticLearner[TD3Config]):
             actions = (actions + (batch.noise[0] * config.target_noise).clamp(-limit, limit)).clamp(-1, 1)
         return actions, lambda values: values.amin(0).squeeze(-1)
 
+    @torch.no_grad()
     def actor_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
         """One update of the policy: −Q₁(s, π(s))."""
-        actions = self.network.policy(batch.observations).tanh()
-        loss = -self.critics(batch.observations, actions, trains=False, number=1).mean()
-        norm = self.optimizer.step(loss, lr, self.config.grad_clip, only=["actor"])
-        return norm, {"actor_loss": loss.detach()}
+        policy = self.network.record(batch.observations)
+        actions = policy.outputs.tanh()
+        critic = self.critics.record(batch.observations, actions, number=1)
+        of_actions = critic.input_gradient(torch.full_like(critic.outputs, -1 / len(actions)))
+        gradients = policy.weight_gradients(of_actions * (1 - actions.square()))
+        norm = self.optimizer.apply(gradients, lr, self.config.grad_clip, ["actor"])
+        return norm, {"actor_loss": -critic.outputs.mean()}
 
 
 class TD3(Algorithm[TD3Config]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import torch
@@ -24,6 +24,8 @@ from outplay.streams import seed_for, stream
 
 # From the critics' values (N, B, …) at the next observations to the value that is bootstrapped from, (B,).
 NextValue = Callable[[Tensor], Tensor]
+# From slopes, ∂loss / ∂values (N, B), to the gradients of the critics' parameters.
+Gradients = Callable[[Tensor], Sequence[Tensor]]
 
 
 class ActorExplorationConfig(ExplorationConfig):
@@ -99,6 +101,7 @@ C = TypeVar("C", bound=ReplayActorCriticConfig)
 class ReplayActorCriticLearner(ReplayLearner[C]):
     """Trains critics by TD learning, and the policy by the critics. A subclass implements `bootstrap` and `actor_step`.
 
+    Both are called without autograd: the slopes of losses are written out, see `policies.passes`.
     `batch.noise` (2, B, n) is standard normal: [0] for actions at the next observations, [1] at the observations.
     """
 
@@ -125,6 +128,11 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
             ParameterGroup("critics", list(self.critics.parameters()), self.critics_flat, settings, scale, True),
         ]
 
+    @cached_property
+    def _is_traced(self) -> bool:
+        """Whether steps are traced: if neither the networks nor the loss use autograd."""
+        return self.traces and not self.is_discrete and self.critics.is_written_out and self.network.is_written_out
+
     def exploration(self) -> dict[str, float]:
         settings = self.config.exploration_config
         assert isinstance(settings, ActorExplorationConfig)
@@ -149,8 +157,8 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
         return norm, metrics
 
     def _run(self, step: Any, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """A step, as a CUDA graph where that is possible."""
-        if self.captures and not self.config.critic_dropout:
+        """A step, as a CUDA graph or traced where that is possible."""
+        if (self.captures or self._is_traced) and not self.config.critic_dropout:
             return self.captured(step, batch, lr)
         result: tuple[Tensor, dict[str, Tensor]] = step(batch, lr)
         return result
@@ -168,40 +176,51 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
         rng = stream(self.config.seed, "actions of an update", self.updates)
         rows = self.part_of(len(batch))  # with several learners, the numbers are drawn for all their parts
         noise = rng.standard_normal((2, rows.total, self._num_inputs), "float32")
-        return replace(batch, noise=self.tensor(noise[:, rows.rows]))
+        batch.noise = self.tensor(noise[:, rows.rows])
+        return batch
 
+    @torch.no_grad()
     def critic_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
         """One update of the critics towards r + γ' V(s')."""
-        values, following = self._values(batch)
-        with torch.no_grad():
-            errors = batch.rewards + batch.discounts * following - values  # (N, B)
-            weighted = batch.weights * errors
-            loss = (weighted * errors).mean(-1).sum()
-            slope = weighted * (-2 / values.shape[1])  # ∂loss / ∂values
-            metrics = {"critic_loss": loss, "q_mean": values.mean(), "errors": errors.abs().mean(0)}
-        return self.optimizer.step([values], lr, self.config.grad_clip, ["critics"], [slope]), metrics
+        values, following, gradients = self._values(batch)
+        errors = batch.rewards + batch.discounts * following - values  # (N, B)
+        weighted = batch.weights * errors
+        loss = (weighted * errors).mean(-1).sum()
+        slopes = weighted * (-2 / values.shape[1])  # ∂loss / ∂values
+        norm = self.optimizer.apply(gradients(slopes), lr, self.config.grad_clip, ["critics"])
+        return norm, {"critic_loss": loss, "q_mean": values.mean(), "errors": errors.abs().mean(0)}
 
-    def _values(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
-        """(the critics' values of the actions taken (N, B), the value to bootstrap from (B,))."""
+    def _values(self, batch: TransitionBatch) -> tuple[Tensor, Tensor, Gradients]:
+        """(values of the actions taken (N, B), the value to bootstrap from (B,), the gradients of the former)."""
         actions = None if self.is_discrete else batch.actions
+        next_actions, next_value = self.bootstrap(batch)
         if self.config.use_target_network:
-            with torch.no_grad():
-                next_actions, next_value = self.bootstrap(batch)
-                following = next_value(self.target.network(batch.next_observations, next_actions))
-            return self._taken(self.critics(batch.observations, actions), batch), following
+            following = next_value(self.target.network(batch.next_observations, next_actions))
+            forward = self.critics.record(batch.observations, actions)
+            values = self._taken(forward.outputs, batch)
+            return values, following, lambda slopes: forward.weight_gradients(self._of_outputs(slopes, batch))
         # CrossQ: one forward pass, so that the moments of batch normalisation are those of both distributions.
-        with torch.no_grad():
-            next_actions, next_value = self.bootstrap(batch)
         pairs = zip(batch.observations, batch.next_observations, strict=True)
         both = None if actions is None or next_actions is None else torch.cat([actions, next_actions])
         self.critics.train()
-        present, after = self.critics(tuple(torch.cat(pair) for pair in pairs), both).chunk(2, 1)
+        forward = self.critics.record(tuple(torch.cat(pair) for pair in pairs), both)
         self.critics.eval()
-        return self._taken(present, batch), next_value(after.detach())
+        present, after = forward.outputs.chunk(2, 1)
+
+        def gradients(slopes: Tensor) -> Sequence[Tensor]:
+            return forward.weight_gradients(torch.cat([self._of_outputs(slopes, batch), torch.zeros_like(after)], 1))
+
+        return self._taken(present, batch), next_value(after), gradients
 
     def _taken(self, values: Tensor, batch: TransitionBatch) -> Tensor:
         """The values of the actions taken: (N, B, 1 or A) to (N, B)."""
         if not self.is_discrete:
             return values.squeeze(-1)
-        index = batch.actions.expand(len(values), -1)[..., None]
-        return values.gather(-1, index).squeeze(-1)
+        return values.gather(-1, batch.actions.expand(len(values), -1)[..., None]).squeeze(-1)
+
+    def _of_outputs(self, slopes: Tensor, batch: TransitionBatch) -> Tensor:
+        """The slopes of `_taken` (N, B) as those of the critics' outputs (N, B, 1 or A)."""
+        if not self.is_discrete:
+            return slopes[..., None]
+        outputs = slopes.new_zeros(*slopes.shape, self.distribution.num_params)
+        return outputs.scatter_(-1, batch.actions.expand(len(slopes), -1)[..., None], slopes[..., None])

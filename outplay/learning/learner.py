@@ -19,6 +19,7 @@ from outplay.cudagraphs import CapturedStep, Minibatch
 from outplay.fragments import Batch, Fragment
 from outplay.learning.optimizers import Optimizer, ParameterGroup
 from outplay.learning.shares import Share, share_of
+from outplay.learning.traces import TracedStep, can_trace, keep_freed_memory
 from outplay.metrics import RunningMoments
 from outplay.policies import Policy, is_normalisable
 from outplay.policies.flat import flatten
@@ -61,6 +62,7 @@ class Learner(Generic[C]):
     measures_lag: ClassVar[bool] = False  # whether its metrics have the policy lag of what was learned from
 
     def __init__(self, policy: Policy, config: C, frame_stack: int = 1) -> None:
+        keep_freed_memory()
         self.config = config
         self.frame_stack = frame_stack
         self.device = torch.device("cuda" if config.num_gpus else "cpu")
@@ -75,7 +77,9 @@ class Learner(Generic[C]):
         self.optimizer = Optimizer(self.parameter_groups())
         self.mirrors: Mirrors | None = None  # the other learners (num_learners); only the first one has them
         self.loads = 0  # how often `load` was called
-        self._captured: dict[tuple[str, int], CapturedStep[Any]] = {}  # by the step and its number of rows
+        self._captured: dict[
+            tuple[str, int], CapturedStep[Any] | TracedStep[Any]
+        ] = {}  # by the step and its number of rows
 
     def make_networks(self) -> None:
         """Make the networks that are trained beside the policy's (critics, a temperature), with `add_network`."""
@@ -218,14 +222,22 @@ class Learner(Generic[C]):
         """Whether steps run as CUDA graphs: on a GPU, if the network allows it, with one learner."""
         return self.device.type == "cuda" and self.network.capturable and self.config.num_learners == 1
 
+    @property
+    def traces(self) -> bool:
+        """Whether steps that do not use autograd are traced: on a CPU, with one learner."""
+        return self.device.type == "cpu" and self.config.num_learners == 1 and can_trace()
+
     def captured(
         self, step: Callable[..., tuple[Tensor, dict[str, Tensor]]], rows: Minibatch, *scalars: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`step(rows, *scalars)` as a CUDA graph, captured once per number of rows."""
+        """`step(rows, *scalars)` as a CUDA graph, or traced, once per number of rows."""
         key = step.__name__, len(rows)
         if key not in self._captured:
-            changed = [*self.optimizer.tensors, *self.networks.values()]
-            self._captured[key] = CapturedStep(step, rows, scalars, changed)
+            if self.captures:
+                changed = [*self.optimizer.tensors, *self.networks.values()]
+                self._captured[key] = CapturedStep(step, rows, scalars, changed)
+            else:
+                self._captured[key] = TracedStep(step, rows, scalars, self.optimizer)
         return self._captured[key](rows, *scalars)
 
     def rewards(self, batch: Batch | Fragment) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -22,6 +23,7 @@ from outplay.learning.optimizers import check_norm
 from outplay.learning.sequences import BurnIn, SequenceBatch, recurrence_of, same_length, with_previous
 from outplay.learning.shares import distributed
 from outplay.learning.targets import TargetNetwork
+from outplay.learning.traces import one_dnn
 from outplay.masks import mask_sizes
 from outplay.policies import Policy
 from outplay.replay import (
@@ -43,6 +45,8 @@ from outplay.streams import stream
 
 Array = np.ndarray
 N = TypeVar("N", bound=nn.Module)
+
+_WIDE = 128  # units of a layer; for narrower ones, a call of oneDNN takes longer than that of MKL
 
 
 class ReplayConfig(AsyncConfig):
@@ -236,7 +240,8 @@ class ReplayLearner(Learner[C], ABC):
         measured = []
         for drawn, places in distributed(self.communicator, self._draw, updates):
             self.before_update()
-            norm, metrics = self.step(self.to_device(drawn), lr)
+            with self.products():
+                norm, metrics = self.step(self.to_device(drawn), lr)
             errors = metrics.pop("errors")
             if config.prioritized_replay:
                 errors = self.gathered(errors)
@@ -256,6 +261,12 @@ class ReplayLearner(Learner[C], ABC):
                 check_norm(float(norms[-1]), lr)
         if self.is_first:
             self._metrics += measured
+
+    def products(self) -> AbstractContextManager[None]:
+        """Where updates run: with oneDNN's matrix products if the network has wide layers."""
+        widths = [part.out_features for part in self.network.modules() if isinstance(part, nn.Linear)]
+        is_wide = self.device.type == "cpu" and max(widths, default=0) >= _WIDE
+        return one_dnn() if is_wide else nullcontext()
 
     def _draw(self, updates: int) -> Iterator[Sample]:
         config = self.config

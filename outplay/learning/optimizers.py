@@ -6,8 +6,10 @@ number of layers. torch.optim is not used: it takes more than a second to load i
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,7 +37,7 @@ class ParameterGroup:
     lr_scale: float = 1.0  # a factor on the learning rate
     is_fused: bool = False  # Adam as one operation: faster, with other rounding
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters)
 
@@ -67,6 +69,7 @@ class Optimizer:
     communicator: Communicator | None = None  # of data-parallel learners: gradients are summed over all of them
 
     def __init__(self, groups: Sequence[ParameterGroup]) -> None:
+        self._deferred: list[tuple[list[str], Tensor]] | None = None
         self.groups = {group.name: group for group in groups}
         sizes = [group.size for group in groups]
         device = groups[0].flat.device
@@ -112,11 +115,21 @@ class Optimizer:
         if self.communicator is not None and self.communicator.is_active:
             gradient = self.communicator.weighted_sum(gradient)
         norm: Tensor = gradient.norm()
-        # A CUDA graph cannot read values: there, the caller checks the norm later.
-        if not gradient.is_cuda:
+        # A captured or traced step cannot read values: there, the caller checks the norm later.
+        if not gradient.is_cuda and self._deferred is None:
             check_norm(float(norm), float(lr))
         if grad_clip is not None:
             gradient *= (grad_clip / norm).clamp(max=1.0)
+        if self._deferred is not None:
+            self._deferred.append(([group.name for group in groups], gradient))
+        else:
+            self.update([group.name for group in groups], gradient, lr)
+        return norm
+
+    @torch.no_grad()
+    def update(self, names: Sequence[str], gradient: Tensor, lr: float | Tensor) -> None:
+        """Change the parameters of these groups by their gradient, which is one vector."""
+        groups = self._chosen(names)
         for group, part in zip(groups, torch.split(gradient, [group.size for group in groups]), strict=True):
             slot = self._slots[group.name]
             slot.steps.add_(1)
@@ -125,7 +138,15 @@ class Optimizer:
                 continue
             update = _update(group.settings, slot, part, lr)
             slot.flat.sub_(update if group.lr_scale == 1 else update.mul_(group.lr_scale))
-        return norm
+
+    @contextmanager
+    def deferred(self) -> Iterator[list[tuple[list[str], Tensor]]]:
+        """In this block, `apply` changes nothing: it appends the arguments of `update` to the list."""
+        self._deferred = []
+        try:
+            yield self._deferred
+        finally:
+            self._deferred = None
 
     def _chosen(self, only: Sequence[str] | None) -> list[ParameterGroup]:
         return list(self.groups.values()) if only is None else [self.groups[name] for name in only]

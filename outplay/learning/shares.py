@@ -67,12 +67,7 @@ def part_of(drawn: Sample, rank: int, size: int) -> tuple[Sample, Share]:
     if isinstance(drawn, Sequences):
         return _part_of_sequences(drawn, rank, size)
     share = share_of(len(drawn.places), rank, size)
-    rows = share.rows
-    observations, following = (
-        tuple(leaf[rows] for leaf in leaves) for leaves in (drawn.observations, drawn.next_observations)
-    )
-    single = {name: getattr(drawn, name)[rows] for name in ("actions", "rewards", "discounts", "weights", "places")}
-    return replace(drawn, observations=observations, next_observations=following, **single), share
+    return drawn.rows(share.rows), share
 
 
 def _part_of_sequences(drawn: Sequences, rank: int, size: int) -> tuple[Sequences, Share]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from outplay.errors import ConfigError, EnvError
 from outplay.policies.actor_critic import ActorCritic
 from outplay.policies.distributions import ActingDistribution, distribution_for
-from outplay.policies.fused import ACTIVATIONS, Layers, mlp
+from outplay.policies.fused import ACTIVATIONS, Layers, MLPPass, mlp
+from outplay.policies.passes import AutogradPass, ForwardPass
 from outplay.policies.policy import Policy
 from outplay.policies.recurrent import Memory
 from outplay.policies.scaling import bounds
@@ -41,11 +43,25 @@ class Actor(ActorCritic):
     def policy(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
         if not self.is_fused or self.is_frozen or not self._is_plain:
             return super().policy(observations, memory)
+        return mlp(self.inputs(observations), self._layers())[0]
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether `record` has a backward pass that is written out, without autograd."""
+        return self._is_plain and not self.encoder_is_trained
+
+    def record(self, observations: tuple[Tensor, ...]) -> ForwardPass:
+        """The parameters of the action distribution (B, P), with their gradients for given slopes."""
+        if not self.is_written_out:
+            return AutogradPass(lambda _: self.policy(observations), list(self.parameters()))
+        return _OnePass(self._layers().run(self.inputs(observations)))
+
+    def _layers(self) -> Layers:
         if self._fused is None or not self._fused.is_valid:
             linear = [layer for layer in (*self.hidden, self.policy_head) if isinstance(layer, nn.Linear)]
-            self._fused = Layers([tensor for layer in linear for tensor in (layer.weight, layer.bias)], is_one=True)
-        x = self.encoder(observations, self.normalisers(), torch.float32)
-        return mlp(x, self._fused, self._activation, self.dtype)[0]
+            tensors = [tensor for layer in linear for tensor in (layer.weight, layer.bias)]
+            self._fused = Layers(tensors, self._activation, self.dtype, is_one=True)
+        return self._fused
 
     @cached_property
     def _is_plain(self) -> bool:
@@ -54,6 +70,19 @@ class Actor(ActorCritic):
         if self.core is not None or self.log_std is not None or self.has_images or self._activation not in ACTIVATIONS:
             return False
         return all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
+
+
+class _OnePass:
+    """The pass of one MLP: (B, P) in place of (1, B, P)."""
+
+    def __init__(self, run: MLPPass) -> None:
+        self._run, self.outputs = run, run.outputs[0]
+
+    def weight_gradients(self, slopes: Tensor) -> Sequence[Tensor]:
+        return self._run.weight_gradients(slopes[None])
+
+    def input_gradient(self, slopes: Tensor) -> Tensor:
+        return self._run.input_gradient(slopes[None])
 
 
 class SoftPolicy(Policy):

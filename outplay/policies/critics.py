@@ -14,6 +14,7 @@ from outplay.groups import ModelConfig
 from outplay.memory import check_parameters
 from outplay.policies.fused import ACTIVATIONS, Layers, mlp
 from outplay.policies.network import Network, initialize
+from outplay.policies.passes import AutogradPass, ForwardPass
 from outplay.spaces import Leaf
 
 _EPS = 1e-5  # of LayerNorm
@@ -208,16 +209,33 @@ class Critics(Network):
             x = self.encoder(observations, self.normalisers(), self.dtype).float()
         x = x if actions is None else torch.cat([x, actions], -1)
         if self._is_plain:
-            return mlp(x, self._layers(), self._activation, self.dtype, trains, number)
+            return mlp(x, self._layers(), trains, number)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.autocasts, cache_enabled=False):
             x = self.hidden(x.expand(self._options.number, -1, -1))
         outputs: Tensor = self.head_layer(x.float())
         return outputs[:number]
 
+    @property
+    def is_written_out(self) -> bool:
+        """Whether `record` has a backward pass that is written out, without autograd."""
+        return self._is_plain and not self.encoder_is_trained
+
+    def record(
+        self, observations: tuple[Tensor, ...], actions: Tensor | None = None, number: int | None = None
+    ) -> ForwardPass:
+        """The same values, with their gradients for given slopes."""
+        if self.is_written_out:
+            x = self.inputs(observations)
+            x = x if actions is None else torch.cat([x, actions], -1)
+            return self._layers().run(x, number, self._num_inputs)
+        parameters = list(self.parameters())
+        return AutogradPass(lambda given: self(observations, given, number is None, number), parameters, actions)
+
     def _layers(self) -> Layers:
         if self._fused is None or not self._fused.is_valid:
             parts = [part for part in (*self.hidden, self.head_layer) if isinstance(part, EnsembleLinear)]
-            self._fused = Layers([tensor for part in parts for tensor in (part.weight, part.bias)])
+            tensors = [tensor for part in parts for tensor in (part.weight, part.bias)]
+            self._fused = Layers(tensors, self._activation, self.dtype)
         return self._fused
 
     def set_dropout(self, generator: torch.Generator | None, part: tuple[int, int, int] | None = None) -> None:

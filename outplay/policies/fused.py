@@ -1,6 +1,6 @@
-"""Several MLPs in one autograd node: a forward and a backward pass without the overhead of a node per layer.
+"""Several MLPs at a time: their forward pass, and a backward pass that is written out instead of recorded by autograd.
 
-For networks of a few hundred units on a CPU, that overhead is a large part of the time of an update.
+For networks of a few hundred units on a CPU, the overhead of autograd is a large part of the time of an update.
 """
 
 from __future__ import annotations
@@ -14,165 +14,197 @@ from torch import Tensor, nn
 
 ACTIVATIONS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh)  # those whose derivative follows from their output
 
-# oneDNN's matrix product: that of MKL, which torch uses for float32, is slower on AMD's CPUs. None: this build of torch
-# lacks it.
-_ONE_DNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C._has_mkldnn else None
-_NARROW = 16  # columns; products with fewer are faster with them as rows
-_SMALL = 2**20  # multiplications; for smaller products, a call of oneDNN takes longer than that of MKL
+_NARROW = 16  # columns; on a CPU, products with fewer are faster with them as rows
+_WIDE = 64  # inputs and outputs of layers whose products are worth a conversion to lower precision
 
 
 class Layers:
     """The layers of N MLPs with the same input: weight (N, outputs, inputs) and bias (N, outputs) of each.
 
-    With `is_one`, they are those of one MLP: (outputs, inputs) and (outputs,).
+    With `is_one`, they are those of one MLP: (outputs, inputs) and (outputs,). `dtype` is the precision in which the
+    matrix products of wide layers are computed; all else is float32.
 
-    >>> layers = Layers([weight, bias, head_weight, head_bias])
-    >>> mlp(x, layers, nn.ReLU, torch.float32).shape  # (N, B, outputs)
+    >>> layers = Layers([weight, bias, head_weight, head_bias], nn.ReLU, torch.float32)
+    >>> layers.run(x).outputs.shape  # (N, B, outputs)
     torch.Size([2, 256, 1])
     """
 
-    def __init__(self, tensors: Sequence[Tensor], is_one: bool = False) -> None:
-        self.tensors, self._is_one = list(tensors), is_one
-        self.detached = [tensor.detach() for tensor in tensors]
-        self.networks = self.split(self.detached)
-        self.shapes = [tensor.shape for tensor in tensors]
-        self.sizes = [tensor.numel() for tensor in tensors]
+    def __init__(
+        self, tensors: Sequence[Tensor], activation: type[nn.Module], dtype: torch.dtype, is_one: bool = False
+    ) -> None:
+        self.tensors, self.dtype = list(tensors), dtype
+        self._activation, self._is_one = activation, is_one
+        self.is_relu = activation is nn.ReLU
+        self.shapes = [tensor[None].shape if is_one else tensor.shape for tensor in tensors]
+        self.sizes = [shape.numel() for shape in self.shapes]
+        self.size = sum(self.sizes)
+        self.weights, self.biases = self.split([tensor.detach() for tensor in tensors])
+        self.is_low = [dtype != torch.float32 and min(weight.shape[1:]) >= _WIDE for weight in self.weights]
+        self.buffers = Buffers(keeps=not tensors[0].is_cuda)  # a GPU has a fast allocator of its own
 
-    def split(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """What is computed at a time: on a GPU all networks, as one batch of matrices; on a CPU one after the other."""
-        is_batch = tensors[0].is_cuda
-        if self._is_one:
-            return [tuple(tensor[None] for tensor in tensors) if is_batch else tuple(tensors)]
-        return [tuple(tensors)] if is_batch else list(zip(*(tensor.unbind() for tensor in tensors), strict=True))
+    def split(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights (N, outputs, inputs) and biases (N, 1, outputs)."""
+        parts = [tensor.view(shape) for tensor, shape in zip(tensors, self.shapes, strict=True)]
+        return parts[::2], [bias[:, None] for bias in parts[1::2]]
+
+    def run(self, x: Tensor, number: int | None = None, columns: int | None = None, reuses: bool = True) -> MLPPass:
+        """The outputs (N, B, outputs) for the input x (B, inputs), or only those of the first `number` networks.
+
+        `columns`: how many of the last columns of x have a gradient; None: all. With `reuses`, the pass uses memory of
+        the layers, so it is valid until their next pass.
+        """
+        return MLPPass(self, x, number, columns, self.buffers if reuses else Buffers(keeps=False))
 
     @property
     def is_valid(self) -> bool:
         """Whether the weights are where they were: they move when they become views of a flat vector."""
-        return self.tensors[0].data_ptr() == self.detached[0].data_ptr()
+        return self.tensors[0].data_ptr() == self.weights[0].data_ptr()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Layers:
-        return Layers(copy.deepcopy(self.tensors, memo), self._is_one)
+        return Layers(copy.deepcopy(self.tensors, memo), self._activation, self.dtype, self._is_one)
 
 
-def mlp(
-    x: Tensor,
-    layers: Layers,
-    activation: type[nn.Module],
-    dtype: torch.dtype,
-    trains: bool = True,
-    number: int | None = None,
-) -> Tensor:
-    """The outputs (N, B, outputs) of N MLPs with the same input x (B, inputs).
+class Buffers:
+    """Memory for intermediate results. If it is kept, a step finds it in the CPU's cache."""
 
-    The last layer is linear. `dtype` is the precision of the hidden layers. With `trains` false, gradients flow to x,
-    but not to the weights; then `number` can choose the first networks only.
+    def __init__(self, keeps: bool) -> None:
+        self._kept: dict[tuple[Any, ...], Tensor] | None = {} if keeps else None
+
+    def like(self, x: Tensor, width: int, name: str, place: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A buffer with the shape of `x`, but this many columns. The same arguments give the same memory."""
+        shape = (*x.shape[:-1], width)
+        if self._kept is None:
+            return torch.empty(shape, dtype=dtype, device=x.device)
+        key = (name, place, *shape)
+        if key not in self._kept:
+            self._kept[key] = torch.empty(shape, dtype=dtype)
+        return self._kept[key]
+
+
+class MLPPass:
+    """A forward pass of MLPs, with what their backward pass needs (a `passes.ForwardPass`). Without autograd.
+
+    All networks are computed at a time, as batches of matrices.
+    """
+
+    def __init__(self, layers: Layers, x: Tensor, number: int | None, columns: int | None, buffers: Buffers) -> None:
+        self._layers, self._buffers, self._columns = layers, buffers, columns
+        self._weights = [weight[:number] for weight in layers.weights]
+        self._inputs: list[Tensor] = []  # of each layer
+        self._low: list[tuple[Tensor, Tensor] | None] = []  # input and weight in lower precision, where it is used
+        hidden, last = x.expand(len(self._weights[0]), -1, -1), len(self._weights) - 1
+        for i, (weight, bias) in enumerate(zip(self._weights, layers.biases, strict=True)):
+            self._inputs.append(hidden)
+            if layers.is_low[i]:
+                low = (
+                    _lower(hidden, layers.dtype, buffers, "low", i),
+                    _lower(weight, layers.dtype, buffers, "weight", i),
+                )
+                self._low.append(low)
+                product = buffers.like(hidden, weight.shape[1], "product", dtype=layers.dtype)
+                torch.bmm(low[0], low[1].mT, out=product)
+                hidden = buffers.like(hidden, weight.shape[1], "hidden", i).copy_(product).add_(bias[:number])
+            else:
+                self._low.append(None)
+                hidden = _linear(hidden, weight, bias[:number], buffers, i)
+            if i < last:
+                hidden = hidden.relu_() if layers.is_relu else hidden.tanh_()
+        self.outputs = hidden
+
+    def weight_gradients(self, slopes: Tensor) -> Sequence[Tensor]:
+        """One vector: the gradients of all tensors of the layers, one after the other."""
+        return [self.backward(slopes, of_weights=True)[0]]
+
+    def input_gradient(self, slopes: Tensor) -> Tensor:
+        return self.backward(slopes, of_input=True)[1]
+
+    def backward(self, slopes: Tensor, of_weights: bool = False, of_input: bool = False) -> tuple[Tensor, Tensor]:
+        """(gradient of the layers' tensors as one vector, gradient of the last columns of x); empty if not wanted."""
+        layers, buffers, gradient = self._layers, self._buffers, slopes
+        flat, of_x = slopes.new_empty(layers.size if of_weights else 0), slopes.new_empty(0)
+        weights, biases = layers.split(torch.split(flat, layers.sizes)) if of_weights else ([], [])
+        for i in reversed(range(len(self._inputs))):
+            x, low, weight = self._inputs[i], self._low[i], self._weights[i]
+            short = None if low is None else _lower(gradient, layers.dtype, buffers, "short")
+            if of_weights:
+                torch.sum(gradient, -2, keepdim=True, out=biases[i])
+                if low is None or short is None:
+                    _write_of_weight(gradient, x, weights[i], buffers)
+                else:
+                    of_weight = buffers.like(weight, weight.shape[2], "of weight", dtype=layers.dtype)
+                    weights[i].copy_(torch.bmm(short.mT, low[0], out=of_weight))
+            if i == 0:
+                break
+            if low is None or short is None:
+                gradient = _through(gradient, weight, buffers, i)
+            else:
+                back = torch.bmm(short, low[1], out=buffers.like(short, weight.shape[2], "product", dtype=layers.dtype))
+                gradient = buffers.like(short, weight.shape[2], "gradient", i % 2).copy_(back)
+            if layers.is_relu:
+                torch.ops.aten.threshold_backward.grad_input(gradient, x, 0, grad_input=gradient)
+            else:
+                torch.ops.aten.tanh_backward.grad_input(gradient, x, grad_input=gradient)
+        if of_input:
+            first = self._weights[0] if self._columns is None else self._weights[0][..., -self._columns :]
+            of_x = _through(gradient, first, buffers, 0).sum(0)
+        return flat, of_x
+
+
+def mlp(x: Tensor, layers: Layers, trains: bool = True, number: int | None = None) -> Tensor:
+    """The outputs (N, B, outputs) of N MLPs with the same input x (B, inputs), for autograd.
+
+    With `trains` false, gradients flow to x, but not to the weights; then `number` can choose the first networks only.
     """
     assert number is None or not trains, "gradients of weights are those of all networks"
-    tensors = layers.tensors if trains else ()
-    outputs: Tensor = _MLP.apply(x, layers, number, activation is nn.ReLU, dtype, *tensors)  # type: ignore[no-untyped-call]
+    if not torch.is_grad_enabled():
+        return layers.run(x, number).outputs.clone()
+    outputs: Tensor = _MLP.apply(x, layers, number, *(layers.tensors if trains else ()))  # type: ignore[no-untyped-call]
     return outputs
 
 
 class _MLP(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, layers: Layers, number: int | None, is_relu: bool, dtype: torch.dtype, *tensors: Tensor
-    ) -> Tensor:
-        is_cast = dtype != torch.float32
-        x = x.to(dtype) if is_cast else x
-        outputs: list[Tensor] = []
-        saved: list[Tensor] = []
-        networks = layers.networks[:number]
-        if number is not None and x.is_cuda:
-            networks = [tuple(tensor[:number] for tensor in networks[0])]
-        for network in networks:
-            weights, hidden = network[::2], x.expand(network[0].shape[0], -1, -1) if x.is_cuda else x
-            if is_cast:
-                weights = (*(weight.to(dtype) for weight in weights[:-1]), weights[-1])
-            saved += weights
-            for weight, bias in zip(weights[:-1], network[1::2], strict=False):
-                saved.append(hidden)
-                hidden = _hidden(hidden, weight, bias.to(dtype) if is_cast else bias, is_relu)
-            hidden = hidden.float() if is_cast else hidden
-            saved.append(hidden)
-            outputs.append(_linear(hidden, *network[-2:]))
-        ctx.save_for_backward(*saved)
-        ctx.layers, ctx.is_relu, ctx.dtype, ctx.trains = layers, is_relu, dtype, bool(tensors)
-        return outputs[0] if x.is_cuda else torch.stack(outputs)
+    def forward(ctx: Any, x: Tensor, layers: Layers, number: int | None, *tensors: Tensor) -> Tensor:
+        ctx.run, ctx.layers, ctx.trains = layers.run(x, number, reuses=False), layers, bool(tensors)
+        outputs: Tensor = ctx.run.outputs
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        layers, saved = ctx.layers, ctx.saved_tensors
-        number, of_x = len(layers.tensors) // 2, None
+        layers: Layers = ctx.layers
+        flat, of_x = ctx.run.backward(gradients[0], ctx.trains, ctx.needs_input_grad[0])
         found: list[Tensor] = []
         if ctx.trains:  # consecutive in memory: the optimizer needs the gradient as one vector
-            flat = torch.empty(sum(layers.sizes), device=gradients[0].device)
-            parts = zip(torch.split(flat, layers.sizes), layers.shapes, strict=True)
-            found = [part.view(shape) for part, shape in parts]
-        own = layers.split(found) if found else [()] * len(layers.networks)
-        for i, of_outputs in enumerate(gradients if gradients[0].is_cuda else gradients[0].unbind()):
-            start = 2 * number * i
-            weights, inputs = saved[start : start + number], saved[start + number : start + 2 * number]
-            gradient = _back(ctx, weights, inputs, of_outputs, own[i])
-            if gradient is not None:
-                of_x = gradient if of_x is None else of_x.add_(gradient)
-        return of_x, None, None, None, None, *found
+            parts = zip(torch.split(flat, layers.sizes), layers.tensors, strict=True)
+            found = [part.view(tensor.shape) for part, tensor in parts]
+        return of_x if ctx.needs_input_grad[0] else None, None, None, *found
 
 
-def _back(
-    ctx: Any, weights: Sequence[Tensor], inputs: Sequence[Tensor], gradient: Tensor, found: Sequence[Tensor]
-) -> Tensor | None:
-    """The gradient of x by one network. Those of its weights and biases are written to `found`, unless it is empty."""
-    for i in reversed(range(len(weights))):
-        if found:
-            found[2 * i].copy_(_product(gradient.mT, inputs[i].mT))
-            torch.sum(gradient, -2, dtype=torch.float32, out=found[2 * i + 1])
-        if i == 0 and not ctx.needs_input_grad[0]:
-            return None
-        gradient = _product(gradient, weights[i].mT)
-        if i > 0:
-            if ctx.is_relu:
-                gradient = torch.ops.aten.threshold_backward(gradient, inputs[i], 0)
-            else:
-                gradient = torch.ops.aten.tanh_backward(gradient, inputs[i])
-            gradient = gradient if ctx.dtype == torch.float32 else gradient.to(ctx.dtype)
-    gradient = gradient.float()
-    return gradient.sum(0) if gradient.is_cuda else gradient
+def _lower(x: Tensor, dtype: torch.dtype, buffers: Buffers, name: str, place: int = 0) -> Tensor:
+    return buffers.like(x, x.shape[-1], name, place, dtype).copy_(x)
 
 
-def _hidden(x: Tensor, weight: Tensor, bias: Tensor, is_relu: bool) -> Tensor:
-    """activation(x Wᵀ + b)."""
-    if _is_for_one_dnn(x, weight.shape[-2]):
-        hidden: Tensor = _ONE_DNN(x, weight, bias, "relu" if is_relu else "tanh", [], "")  # type: ignore[misc]
-        return hidden
-    hidden = _linear(x, weight, bias)
-    return hidden.relu_() if is_relu else hidden.tanh_()
+def _linear(x: Tensor, weight: Tensor, bias: Tensor, buffers: Buffers, layer: int) -> Tensor:
+    """x Wᵀ + b. Here and below, products with vectors are slow as products of matrices."""
+    if weight.shape[1] == 1:
+        return torch.mul(x, weight, out=buffers.like(x, x.shape[-1], "scaled")).sum(-1, keepdim=True).add_(bias)
+    return torch.baddbmm(bias, x, weight.mT, out=buffers.like(x, weight.shape[1], "hidden", layer))
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x Wᵀ + b, of one network or of N."""
-    if x.dim() == 2:
-        return torch.mv(x, weight[0]).add_(bias)[:, None] if weight.shape[0] == 1 else torch.addmm(bias, x, weight.mT)
-    if weight.shape[-2] == 1:
-        return (x * weight).sum(-1, keepdim=True).add_(bias[:, None])
-    return torch.baddbmm(bias[:, None], x, weight.mT)
+def _through(gradient: Tensor, weight: Tensor, buffers: Buffers, layer: int) -> Tensor:
+    """The gradient of a layer's input, from that of its output."""
+    if weight.shape[2] == 1:
+        scaled = torch.mul(gradient, weight.mT, out=buffers.like(gradient, weight.shape[1], "scaled"))
+        return scaled.sum(-1, keepdim=True)
+    out = buffers.like(gradient, weight.shape[2], "gradient", layer % 2)
+    return torch.mul(gradient, weight, out=out) if weight.shape[1] == 1 else torch.bmm(gradient, weight, out=out)
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a bᵀ, of one network or of N. Products with a vector are slow as products of matrices."""
-    if a.dim() == 3:
-        return a * b.mT if b.shape[-1] == 1 else torch.bmm(a, b.mT)
-    if a.shape[-1] == 1:
-        return a * b.mT
-    if a.shape[0] == 1:
-        return torch.mv(b, a[0])[None]
-    if _is_for_one_dnn(a, b.shape[0]):
-        product: Tensor = _ONE_DNN(a, b, None, "none", [], "")  # type: ignore[misc]
-        return product
-    if b.shape[0] < _NARROW:
-        return torch.mm(b, a.mT).mT
-    return torch.mm(a, b.mT)
-
-
-def _is_for_one_dnn(x: Tensor, outputs: int) -> bool:
-    return x.dtype == torch.float32 and _ONE_DNN is not None and not x.is_cuda and x.numel() * outputs >= _SMALL
+def _write_of_weight(gradient: Tensor, x: Tensor, out: Tensor, buffers: Buffers) -> None:
+    """gradientᵀ x, (N, outputs, inputs)."""
+    if gradient.shape[-1] == 1:
+        torch.sum(torch.mul(gradient, x, out=buffers.like(x, x.shape[-1], "scaled")), -2, keepdim=True, out=out)
+    elif x.shape[-1] < _NARROW < gradient.shape[-1]:
+        out.copy_(torch.bmm(x.mT, gradient, out=buffers.like(x.mT, gradient.shape[-1], "narrow")).mT)
+    else:
+        torch.bmm(gradient.mT, x, out=out)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -131,6 +133,25 @@ class Network(nn.Module):
     def _trunks(self) -> list[nn.Module]:
         """The encoders and hidden layers, which `_features` uses."""
         return [self.encoder, self.hidden]
+
+    @cached_property
+    def encoder_is_trained(self) -> bool:
+        """Whether the encoder has parameters: that of vectors has none."""
+        return any(True for _ in self.encoder.parameters())
+
+    @cached_property
+    def _takes_vectors(self) -> bool:
+        """Whether an observation is a vector of float32, which the encoder only normalises."""
+        leaf = self.leaves[0]
+        is_vector = isinstance(leaf.space, spaces.Box) and len(leaf.shape) == 1 and leaf.dtype == np.float32
+        return type(self.encoder) is Encoder and len(self.leaves) == 1 and is_vector and not self.has_images
+
+    def inputs(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """The inputs of the first layer."""
+        if self._takes_vectors and not self.normalises:
+            return observations[0]
+        inputs: Tensor = self.encoder(observations, self.normalisers(), self.dtype)
+        return inputs.float()
 
     def normalisers(self) -> Normalisers:
         """(mean, scale) of each normalised leaf, else None. For images in `image_layout`."""

@@ -39,15 +39,17 @@ class SquashedGaussian:
         best: Array = np.tanh(params[..., : self.n])
         return best
 
-    def reparametrized(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(actions tanh(μ + σ·noise) (B, n), their log-probabilities (B,)), with gradients for μ and σ.
+    def draw(self, params: Tensor, noise: Tensor) -> Reparametrized:
+        """Actions tanh(μ + σ·noise), by standard normal noise (B, n), their log-probabilities, and slopes of both.
 
-        log π(a) = Σ log N(u; μ, σ) − log(1 − tanh²u). The last term is 2 (log 2 − u − softplus(−2u)), which stays
-        finite where tanh u rounds to ±1.
-
-        >>> SquashedGaussian(1).reparametrized(torch.zeros(1, 2), torch.zeros(1, 1))
+        >>> drawn = SquashedGaussian(1).draw(torch.zeros(1, 2), torch.zeros(1, 1))
+        >>> drawn.actions, drawn.log_prob
         (tensor([[0.]]), tensor([-0.9189]))
         """
+        return Reparametrized(params, noise)
+
+    def reparametrized(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(actions, log-probabilities) of `draw`, for autograd."""
         found: tuple[Tensor, Tensor] = _Reparametrized.apply(params, noise)  # type: ignore[no-untyped-call]
         return found
 
@@ -65,28 +67,44 @@ class SquashedGaussian:
         return (log_prob - (1 - inside.square()).log()).sum(-1)
 
 
-class _Reparametrized(torch.autograd.Function):
-    """One node of autograd: that of each operation would take several times as long as what it computes."""
+class Reparametrized:
+    """Actions a = tanh(u) (B, n) with u = μ + σ·noise, their log-probabilities (B,), and the slopes for μ and log σ.
 
-    @staticmethod
-    def forward(ctx: Any, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    log π(a) = Σ log N(u; μ, σ) − log(1 − tanh²u). The last term is 2 (log 2 − u − softplus(−2u)), which stays finite
+    where tanh u rounds to ±1.
+    """
+
+    def __init__(self, params: Tensor, noise: Tensor) -> None:
         mean, unclipped = params.chunk(2, -1)
         log_std = unclipped.clamp(*LOG_STD_RANGE)
-        scaled = log_std.exp() * noise
-        u = mean + scaled
-        actions = u.tanh()
-        log_prob = -0.5 * noise.square() - log_std - _LOG_SQRT_2PI
-        log_slope = 2 * (_LOG_2 - u - torch.nn.functional.softplus(-2 * u))
-        ctx.save_for_backward(actions, scaled, log_std == unclipped)
-        return actions, (log_prob - log_slope).sum(-1)
+        self._scaled = log_std.exp().mul_(noise)
+        self._is_inside = log_std == unclipped
+        u = mean + self._scaled
+        self.actions = u.tanh()
+        # −½ noise² − log σ − log √2π − 2 (log 2 − u − softplus(−2u)), summed over the variables
+        log_density = torch.nn.functional.softplus(-2 * u).add_(u).mul_(2).sub_(log_std)
+        self.log_prob = log_density.addcmul_(noise, noise, value=-0.5).sub_(_LOG_SQRT_2PI + 2 * _LOG_2).sum(-1)
+
+    def slopes(self, of_actions: Tensor, of_log_prob: Tensor) -> Tensor:
+        """The slopes of a loss for the params (B, 2n), from those for the actions (B, n) and for log π(a).
+
+        ∂a/∂u = 1 − a², ∂ log π/∂u = 2a, ∂u/∂μ = 1, ∂u/∂ log σ = σ·noise, and ∂ log π/∂ log σ = −1 beside it.
+        """
+        actions = self.actions
+        of_u = torch.addcmul(of_actions, actions, 2 * of_log_prob - of_actions * actions)
+        return torch.cat([of_u, (of_u * self._scaled).sub_(of_log_prob).mul_(self._is_inside)], -1)
+
+
+class _Reparametrized(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.drawn = Reparametrized(params, noise)
+        return ctx.drawn.actions.clone(), ctx.drawn.log_prob
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """∂a/∂u = 1 − a², ∂ log π/∂u = 2a, ∂u/∂μ = 1, ∂u/∂ log σ = σ·noise, and ∂ log π/∂ log σ = −1 beside it."""
-        actions, scaled, is_inside = ctx.saved_tensors
-        of_actions, of_log_prob = gradients[0], gradients[1][..., None]
-        of_u = torch.addcmul(of_actions, actions, 2 * of_log_prob - of_actions * actions)
-        return torch.cat([of_u, (of_u * scaled - of_log_prob) * is_inside], -1), None
+        slopes: Tensor = ctx.drawn.slopes(gradients[0], gradients[1][..., None])
+        return slopes, None
 
 
 class Deterministic:

@@ -122,6 +122,10 @@ class PrioritizedReplay(Replay):
     def holdings(self) -> tuple[int, float]:
         return len(self), self.tree.total
 
+    @property
+    def reads_ahead(self) -> bool:
+        return False  # priorities change with each update
+
     def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Sample:
         """Stratified sampling, with importance weights (1 / (steps · probability))^β, normalised by the largest."""
         return relative(self.part(number, rng, beta, 1.0, len(self)))

@@ -11,6 +11,7 @@ it.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -28,6 +29,7 @@ Array = np.ndarray
 Kept = list[OrderedDict[int, Leaves]]  # for each lane, observations or states by step number
 
 _SEGMENT_BYTES = 16_000_000
+_AHEAD, _AHEAD_BYTES = 64, 4_000_000  # minibatches that are read at a time, and their observations
 _NAME = re.compile(r"([0-9]{4,6})-([0-9]{10,15})-([0-9]{10,15})(-open)?")
 _COLUMNS = ("actions", "rewards", "terminated", "truncated", "began")
 
@@ -43,6 +45,12 @@ class Transitions:
     discounts: Array  # (B,): γ^m, and 0 where the episode terminated
     weights: Array  # (B,): importance-sampling weights; 1 with uniform sampling
     places: Array  # (B,): indices into the buffer, for priority updates
+
+    def rows(self, rows: slice) -> Transitions:
+        """Some of the transitions."""
+        seen, after = (tuple(leaf[rows] for leaf in leaves) for leaves in (self.observations, self.next_observations))
+        actions, rewards, discounts = self.actions[rows], self.rewards[rows], self.discounts[rows]
+        return Transitions(seen, actions, rewards, after, discounts, self.weights[rows], self.places[rows])
 
 
 Sample = Transitions | Sequences
@@ -269,20 +277,40 @@ class Replay:
     # Sampling.
 
     def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Sample]:
-        """One minibatch for each random generator."""
-        for rng in rngs:
-            yield self.sample(number, rng, beta)
+        """One minibatch for each random generator. Several are read from the buffer at a time."""
+        if not self.reads_ahead:
+            for rng in rngs:
+                yield self.sample(number, rng, beta)
+            return
+        left, ahead = iter(rngs), max(1, _AHEAD_BYTES // (number * self._transition_bytes))
+        while chosen := list(itertools.islice(left, min(ahead, _AHEAD))):
+            drawn = self._starting(np.concatenate([rng.integers(0, len(self), number) for rng in chosen]))
+            assert isinstance(drawn, Transitions)
+            for i in range(len(chosen)):
+                yield drawn.rows(slice(i * number, (i + 1) * number))
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether minibatches do not depend on what is learned from those before."""
+        return self.recurrence is None
+
+    @functools.cached_property
+    def _transition_bytes(self) -> int:
+        return 2 * sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in self.leaves)
 
     def sample(self, number: int, rng: np.random.Generator, beta: float = 1.0) -> Sample:  # noqa: ARG002
         """Sample `number` transitions or sequences; `beta` matters with prioritized replay only."""
-        drawn = rng.integers(0, len(self), number)
+        return self._starting(rng.integers(0, len(self), number))
+
+    def _starting(self, drawn: Array) -> Sample:
+        """The transitions or sequences with these numbers, of 0 to `len(self)` − 1."""
         lanes = np.searchsorted(self._up_to, drawn, "right")
         back = self._up_to[lanes] - drawn  # counted from the newest
         if self.recurrence is None:
             times = self.newest[lanes] - back
         else:
             times = np.array([self._starts[lane][-n] for lane, n in zip(lanes, back, strict=True)])
-        return self.starting_at(times, lanes, np.ones(number, np.float32))
+        return self.starting_at(times, lanes, np.ones(len(drawn), np.float32))
 
     def holdings(self) -> tuple[int, float]:
         """(number of transitions or sequences, sum of their priorities); without priorities each counts 1."""

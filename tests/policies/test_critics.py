@@ -71,7 +71,7 @@ def test_the_gradients_of_one_node_are_those_of_single_layers(
     layers = [(torch.randn(2, b, a, requires_grad=True), torch.randn(2, b, requires_grad=True)) for a, b in sizes]
     tensors = [tensor for layer in layers for tensor in layer]
     x = torch.randn(rows, 5, requires_grad=True)
-    found, expected = mlp(x, Layers(tensors), activation, torch.float32, trains), x.expand(2, -1, -1)
+    found, expected = mlp(x, Layers(tensors, activation, torch.float32), trains), x.expand(2, -1, -1)
     for i, (weight, bias) in enumerate(layers):
         expected = expected @ weight.mT + bias[:, None]
         expected = activation()(expected) if i < 2 else expected
@@ -92,8 +92,8 @@ def test_one_mlp_is_the_first_of_several() -> None:
     tensors = [torch.randn(2, 8, 5), torch.randn(2, 8), torch.randn(2, 3, 8), torch.randn(2, 3)]
     own = [tensor[0].clone().requires_grad_() for tensor in tensors]
     x = torch.randn(7, 5)
-    first = mlp(x, Layers(tensors), nn.ReLU, torch.float32, trains=False, number=1)
-    one = mlp(x, Layers(own, is_one=True), nn.ReLU, torch.float32)
+    first = mlp(x, Layers(tensors, nn.ReLU, torch.float32), trains=False, number=1)
+    one = mlp(x, Layers(own, nn.ReLU, torch.float32, is_one=True))
     torch.testing.assert_close(one, first)
     gradients = torch.autograd.grad(one.sum(), own)
     assert [gradient.shape for gradient in gradients] == [tensor.shape for tensor in own]
