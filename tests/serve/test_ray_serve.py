@@ -19,7 +19,7 @@ from tests.test_documents import blocks, file_of
 PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
 
 PROGRAM = """
-import asyncio, contextlib, json, os, sys
+import asyncio, json, os, sys
 
 import httpx, ray
 from ray import serve
@@ -27,8 +27,11 @@ from ray import serve
 url = f"http://127.0.0.1:{sys.argv[1]}/"
 observations = json.loads(sys.argv[2])
 while not ray.is_initialized():  # Ray gives up after 30 s, which a busy machine may need
-    with contextlib.suppress(Exception):
+    try:
         ray.init(address="local", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1")
+    except Exception as error:
+        print(error, file=sys.stderr)
+        ray.shutdown()
 serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
 
 from agent_app import app
@@ -37,7 +40,7 @@ serve.run(app)
 
 
 async def all_answers():
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=None, trust_env=False) as client:
         each = await asyncio.gather(*(client.post(url, json={"observation": o}) for o in observations))
         bad = [await client.post(url, content=body) for body in ('{"observation": [1.0]}', "{}", "[]", "no JSON")]
     return {"actions": [answer.json()["action"] for answer in each], "bad": [(b.status_code, b.json()) for b in bad]}
@@ -67,6 +70,9 @@ def test_replicas_act_as_the_policy_itself(tmp_path: Path) -> None:
         "AGENT": str(path),
         "PYTHONPATH": f"{PAGE.parents[1]}{os.pathsep}{tmp_path}",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # On a busy machine, Ray Serve would take its HTTP proxy for dead.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "300",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300",
     }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(port), json.dumps(observations)],
