@@ -72,6 +72,28 @@ class _Scan:
         return 1 / max(lost, 1e-6)
 
 
+class Starts:
+    """Evenly spaced ones of the first steps of episodes, at most `most`: however many there are, they fit into memory.
+
+    >>> starts = Starts(most=2)
+    >>> for step in range(5):
+    ...     starts.add({"x": np.array([step])})
+    >>> starts.rows["x"].tolist()
+    [0, 4]
+    """
+
+    def __init__(self, most: int = _MOST_STARTS) -> None:
+        self.rows: Rows | None = None
+        self._most, self._stride, self._seen = most, 1, 0
+
+    def add(self, rows: Rows) -> None:
+        chosen = take(rows, slice(-self._seen % self._stride, None, self._stride))
+        self._seen += count(rows)
+        self.rows = chosen if self.rows is None else concatenated([self.rows, chosen])
+        while count(self.rows) > self._most:
+            self.rows, self._stride = take(self.rows, slice(None, None, 2)), 2 * self._stride
+
+
 @dataclass
 class Settling:
     """Decides whether a sequence of estimates has settled: the means of both halves of the last window are equal.
@@ -217,7 +239,7 @@ def _moments(data: DataStream, acting: Acting) -> dict[int, RunningMoments]:
 
 def _scanned(dataset: Dataset, acting: Acting) -> _Scan:
     """Read and check all rows."""
-    found: list[Rows] = []
+    starts = Starts()
     number = ended = 0
     total = squares = lowest = highest = 0.0
     for rows in dataset.blocks():
@@ -229,9 +251,7 @@ def _scanned(dataset: Dataset, acting: Acting) -> _Scan:
         total, squares = total + float(rewards.sum()), squares + float(np.square(rewards).sum())
         number, ended = number + len(rewards), ended + int(np.count_nonzero(rows[transitions.TERMINATED]))
         if (chosen := rows[transitions.STEP] == 0).any():
-            found.append(take(rows, chosen))
-    if not found:
+            starts.add(take(rows, chosen))
+    if starts.rows is None:
         raise DataError("the data set has no first step of an episode (step 0), where fqe estimates the return")
-    starts = concatenated(found)
-    starts = take(starts, slice(None, None, -(-count(starts) // _MOST_STARTS)))  # evenly spaced ones
-    return _Scan(starts, lowest, highest, total / number, (squares / number) ** 0.5, ended / number)
+    return _Scan(starts.rows, lowest, highest, total / number, (squares / number) ** 0.5, ended / number)

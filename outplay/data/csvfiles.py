@@ -41,6 +41,9 @@ class CsvBlock:
             raise DataError(f"{self.path} was changed while it was read")
         return rows_of(table, {name: self.types[name] for name in self.columns})
 
+    def pieces(self) -> Iterator[Rows]:
+        yield self.read()
+
 
 def read_csv(path: str | Path) -> Dataset:
     """A Dataset of a CSV file with a header. The file is scanned once, for its types and number of rows.

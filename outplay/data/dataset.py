@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 _WINDOW_ROWS = 65_536  # rows that are shuffled together, at most …
 _WINDOW_BYTES = 64 * 2**20  # … and at most this size
+_LARGE_BLOCK = 4 * _WINDOW_BYTES
 _BLOCK_ROWS = 16_384  # of data in memory
 
 Function = Callable[[Rows], Mapping[str, Any]]
+log = logging.getLogger("outplay")
 
 
 class Block(Protocol):
@@ -31,6 +34,10 @@ class Block(Protocol):
     def rows(self) -> int: ...
 
     def read(self) -> Rows: ...
+
+    def pieces(self) -> Iterator[Rows]:
+        """The same rows in order, in pieces of a size that fits into memory."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,9 @@ class MemoryBlock:
 
     def read(self) -> Rows:
         return self.arrays
+
+    def pieces(self) -> Iterator[Rows]:
+        yield self.arrays
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,18 @@ class Part:
 
     def read(self) -> Rows:
         return {**take(self.block.read(), slice(self.start, self.stop)), **self.more}
+
+    def pieces(self) -> Iterator[Rows]:
+        """The same rows in order, in the pieces of the block."""
+        first = 0  # number of the piece's first row in the block
+        for rows in self.block.pieces():
+            low, high = max(self.start, first), min(self.stop, first + count(rows))
+            if low < high:
+                more = take(self.more, slice(low - self.start, high - self.start))
+                yield {**take(rows, slice(low - first, high - first)), **more}
+            first += count(rows)
+            if first >= self.stop:
+                return
 
     def part(self, start: int, stop: int) -> Part:
         """The rows start … stop of this part."""
@@ -90,6 +112,7 @@ class Dataset:
         self._columns = dict(columns)  # before the functions
         self._functions = functions
         self._mapped: dict[str, Column] | None = None
+        self._has_warned = False  # of large blocks
         self.metadata = dict(metadata or {})
 
     def __len__(self) -> int:
@@ -116,7 +139,7 @@ class Dataset:
     def blocks(self) -> Iterator[Rows]:
         """The rows in order, block by block."""
         for part in self._parts:
-            yield self._apply(part.read())
+            yield from map(self._apply, part.pieces())
 
     def iter_batches(
         self,
@@ -142,22 +165,32 @@ class Dataset:
             if left_out >= rows:
                 left_out -= rows
                 continue
-            found = concatenated([self._apply(part.read()) for part in parts])
-            if generator is not None:
-                found = take(found, generator.permutation(rows))
-            if left_out:
+            for found in self._window(parts, generator):
+                if left_out >= count(found):
+                    left_out -= count(found)
+                    continue
                 found, left_out = take(found, slice(left_out, None)), 0
-            waiting = found if waiting is None else concatenated([waiting, found])
-            full = count(waiting) // batch_size * batch_size
-            for start in range(0, full, batch_size):
-                yield take(waiting, slice(start, start + batch_size))
-            waiting = take(waiting, slice(full, None)) if full < count(waiting) else None
+                waiting = found if waiting is None else concatenated([waiting, found])
+                full = count(waiting) // batch_size * batch_size
+                for start in range(0, full, batch_size):
+                    yield take(waiting, slice(start, start + batch_size))
+                waiting = take(waiting, slice(full, None)) if full < count(waiting) else None
         if waiting is not None and not drop_last:
             yield waiting
+
+    def _window(self, parts: Sequence[Part], generator: np.random.Generator | None) -> Iterator[Rows]:
+        """The rows of parts: in order, piece by piece; or shuffled, all at once."""
+        if generator is None:
+            for part in parts:
+                yield from map(self._apply, part.pieces())
+        else:
+            found = concatenated([self._apply(part.read()) for part in parts])
+            yield take(found, generator.permutation(count(found)))
 
     def _shuffled(self, batch_size: int, seed: int, epoch: int) -> list[tuple[list[Part], np.random.Generator | None]]:
         """Windows of parts in random order, each with the generator that shuffles its rows."""
         limit = max(4 * batch_size, min(_WINDOW_ROWS, _WINDOW_BYTES // max(1, self.row_bytes)))
+        self._warn_of_large_blocks()
         windows: list[list[Part]] = []
         rows = limit
         for index in stream(seed, "shuffled blocks", epoch).permutation(len(self._parts)):
@@ -168,6 +201,18 @@ class Dataset:
             windows[-1].append(part)
             rows += part.rows
         return [(window, stream(seed, "shuffled rows", epoch, i)) for i, window in enumerate(windows)]
+
+    def _warn_of_large_blocks(self) -> None:
+        """Once: a block from which rows are shuffled is read as a whole."""
+        files = [part for part in self._parts if not isinstance(part.block, MemoryBlock)]
+        largest = max((part.block.rows for part in files), default=0) * self.row_bytes
+        if largest > _LARGE_BLOCK and not self._has_warned:
+            log.warning(
+                "shuffling reads row groups of up to %d MB at once, and puts only them in random order; write the data "
+                "anew with small ones: data.read_parquet(folder).write_parquet(new_folder)",
+                largest // 10**6,
+            )
+        self._has_warned = True
 
     def shard(self, index: int, number: int) -> Dataset:
         """Part `index` of `number` disjoint parts, which together are the whole and differ by at most one row."""

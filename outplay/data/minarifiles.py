@@ -49,6 +49,9 @@ class MinariBlock:
         found = [_rows(episode, self.leaves, storage.action_space) for episode in storage.get_episodes(self.episodes)]
         return {name: array for name, array in concatenated(found).items() if name in self.columns}
 
+    def pieces(self) -> Iterator[Rows]:
+        yield self.read()
+
 
 def read_minari(name: str, leaves: tuple[Leaf, ...] | None = None) -> Dataset:
     """A Dataset of a local Minari data set, with the columns of recorded experience. Episodes are read when needed.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from outplay.files import remove, sync_folder, writing
 
 _GROUP_BYTES = 8 * 2**20  # of a row group: what is read at once
 _GROUP_ROWS = 16_384
+_READ_BYTES = 2**20  # at once, of a column of a large row group
 
 Paths = str | Path | Iterable[str | Path]
 
@@ -33,13 +35,38 @@ class ParquetBlock:
     columns: tuple[str, ...]  # those that are read
 
     def read(self) -> Rows:
+        with self._file() as file:
+            table = file.read_row_group(self.group, columns=list(self.columns), use_threads=False)
+        self._check(table.num_rows)
+        return self._rows(table)
+
+    def pieces(self) -> Iterator[Rows]:
+        """Row groups of other programs may be larger than memory."""
+        row_bytes = sum(self.types[name].row_bytes for name in self.columns)
+        size = max(1, min(_GROUP_ROWS, _GROUP_BYTES // max(1, row_bytes)))
+        if self.rows <= 2 * size:
+            yield self.read()
+            return
+        rows = 0
+        with self._file(buffer_size=_READ_BYTES) as file:
+            for batch in file.iter_batches(size, [self.group], list(self.columns), use_threads=False):
+                rows += batch.num_rows
+                yield self._rows(pa.Table.from_batches([batch]))
+        self._check(rows)
+
+    @contextmanager
+    def _file(self, **options: Any) -> Iterator[Any]:
         try:
-            with pq.ParquetFile(self.path) as file:
-                table = file.read_row_group(self.group, columns=list(self.columns), use_threads=False)
+            with pq.ParquetFile(self.path, **options) as file:
+                yield file
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{self.path} cannot be read: {error}") from error
-        if table.num_rows != self.rows:
+
+    def _check(self, rows: int) -> None:
+        if rows != self.rows:
             raise DataError(f"{self.path} was replaced while it was read")
+
+    def _rows(self, table: Any) -> Rows:
         return rows_of(table, {name: self.types[name] for name in self.columns})
 
 

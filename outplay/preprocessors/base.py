@@ -84,16 +84,17 @@ class Preprocessor(ABC):
     def is_fitted(self) -> bool:
         return self.fitted is not None or not self.needs_fit
 
-    def fit(self, data: Any, num_tasks: int | None = None) -> Self:
+    def fit(self, data: Any, num_tasks: int | None = None, task_cpus: float = 1.0) -> Self:
         """Learn from all rows. A Dataset is read block by block, in parallel tasks of the engine if one runs.
 
-        The result does not depend on `num_tasks`. Default: as many as there are CPUs; 1: here.
+        The result does not depend on `num_tasks`. Default: as many as there are CPUs; 1: here. `task_cpus`: what each
+        task takes; in a trial with less than one CPU, no more than it has.
         """
         if not self.needs_fit:
             return self
         rows, _ = as_rows(data)
         names = self._chosen(rows)
-        found = statistics_of(self, rows, names, num_tasks)
+        found = statistics_of(self, rows, names, num_tasks, task_cpus)
         self.fitted = {name: self.learned(found[name], name) for name in names}
         return self
 

@@ -64,10 +64,10 @@ class Chain(_Composite):
     def arguments(self) -> dict[str, Any]:
         return {"preprocessors": [part.to_dict() for part in self.preprocessors]}
 
-    def fit(self, data: Any, num_tasks: int | None = None) -> Self:
+    def fit(self, data: Any, num_tasks: int | None = None, task_cpus: float = 1.0) -> Self:
         last = max((i for i, part in enumerate(self.preprocessors) if part.needs_fit), default=-1)
         for part in self.preprocessors[: last + 1]:
-            data = part.fit_transform(data, num_tasks)
+            data = part.fit(data, num_tasks, task_cpus).transform(data)
         return self
 
     def transform(self, data: D) -> D:
@@ -118,11 +118,12 @@ class ByKey(_Composite):
             if name not in rows:
                 raise DataError(f"ByKey: there is no column {name!r}{nearest(name, list(rows))}")
 
-    def fit(self, data: Any, num_tasks: int | None = None) -> Self:
+    def fit(self, data: Any, num_tasks: int | None = None, task_cpus: float = 1.0) -> Self:
         rows, _ = as_rows(data)
         self._check_names(rows)
         for name, part in self.preprocessors.items():
-            part.fit(data.select([name]).map_batches(_Renamed(name)) if is_dataset(data) else rows[name], num_tasks)
+            own = data.select([name]).map_batches(_Renamed(name)) if is_dataset(data) else rows[name]
+            part.fit(own, num_tasks, task_cpus)
         return self
 
     def transform(self, data: D) -> D:

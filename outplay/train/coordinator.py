@@ -89,7 +89,10 @@ class Plan:
     def _fitted(self) -> Any:
         if "train" not in self.datasets:
             raise ConfigError("a preprocessor is fitted to the data set 'train': datasets={'train': …}")
-        return copy.deepcopy(self.preprocessor).fit(self.datasets["train"])  # on the inline engine, it is the user's
+        preprocessor = copy.deepcopy(self.preprocessor)  # on the inline engine, it is the user's
+        largest = max(bundle.get("cpu", 0.0) for bundle in self.scaling.bundles)
+        # A task that needs more than a bundle of this trial would wait for other trials to end.
+        return preprocessor.fit(self.datasets["train"], task_cpus=min(1.0, largest))
 
     def _report(self, trial: session.Session, folder: Path, events: list[Event], preprocessor: Any) -> None:
         iteration = trial.iteration + 1

@@ -19,7 +19,7 @@ from outplay.train.configs import (
 from outplay.train.coordinator import Plan
 from outplay.train.group import check_engine
 from outplay.train.worker import Backend
-from outplay.tune import Checkpoint, Tuner
+from outplay.tune import Checkpoint, TuneConfig, Tuner
 from outplay.tune import Result as TrialResult
 from outplay.tune import RunConfig as TuneRunConfig
 
@@ -92,7 +92,8 @@ class DataParallelTrainer:
     def fit(self) -> Result:
         """Train. Returns when all workers have ended; an error of theirs is in the result."""
         check_engine(self._plan.scaling)
-        tuner = Tuner(self.as_trainable(), run_config=self.run_config, resume=self._resume)
+        one = TuneConfig(max_concurrent_trials=1)  # no resources and no process are kept ready for another
+        tuner = Tuner(self.as_trainable(), tune_config=one, run_config=self.run_config, resume=self._resume)
         try:
             return self._result(tuner.fit()[0])
         except ResourceError as error:

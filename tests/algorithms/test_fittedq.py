@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from outplay import PPO, Algorithm
-from outplay.algorithms.fittedq import UPDATES, Settling
+from outplay.algorithms.fittedq import UPDATES, Settling, Starts
 
 GAMMA, STATES = 0.95, 4
 
@@ -90,3 +90,15 @@ def test_settling_by_hand() -> None:
         if len(settling.estimates) == 8:
             assert settling.is_settled(scale=20.0)  # 2 of 20
             assert settling.mean == 12.0
+
+
+@pytest.mark.parametrize("sizes", [[1] * 100, [30, 0, 45, 25], [100]])
+def test_first_steps_are_evenly_spaced_however_they_arrive(sizes: list[int]) -> None:
+    starts, first = Starts(most=10), 0
+    for size in sizes:
+        starts.add({"x": np.arange(first, first + size)})
+        first += size
+        assert starts.rows is not None
+        assert len(starts.rows["x"]) <= 10
+    assert starts.rows is not None
+    assert starts.rows["x"].tolist() == list(range(0, 100, 16))

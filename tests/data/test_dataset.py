@@ -76,6 +76,37 @@ def test_skipped_batches_are_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(read) == 5, "one window of 5 row groups"
 
 
+def test_large_row_groups_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs write row groups of a million rows. In order, they are never read at once."""
+    monkeypatch.setattr(parquet_files, "_GROUP_ROWS", 30)
+    dataset = on_disk(tmp_path, rows_per_file=1000, group_rows=700)
+    dataset = dataset.with_columns({"z": np.arange(1000) * 2})
+    monkeypatch.setattr(parquet_files.ParquetBlock, "read", None)
+    assert [len(rows["x"]) for rows in dataset.blocks()] == [30] * 23 + [10] + [30] * 10
+    part = dataset.rows(95, 755)
+    for rows, skip in ((dataset, 0), (dataset, 3), (part, 0), (part, 2)):
+        batches = list(rows.iter_batches(64, skip=skip))
+        x = np.concatenate([batch["x"] for batch in batches])
+        first = 64 * skip + (95 if rows is part else 0)
+        assert x.tolist() == list(range(first, 755 if rows is part else 1000))
+        assert (np.concatenate([batch["z"] for batch in batches]) == 2 * x).all()
+        assert all(len(batch["x"]) == 64 for batch in batches[:-1])
+
+
+def test_large_row_groups_are_shuffled_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("outplay.data.dataset._LARGE_BLOCK", 10_000)
+    dataset = on_disk(tmp_path, rows_per_file=1000, group_rows=700)
+    for epoch in range(2):
+        assert sorted(values(dataset, batch_size=32, shuffle=True, epoch=epoch)) == list(range(1000))
+    (record,) = caplog.records
+    assert "data.read_parquet(folder).write_parquet(new_folder)" in record.message
+    list(on_disk(tmp_path / "small").iter_batches(32, shuffle=True))
+    list(dataset.in_memory().iter_batches(32, shuffle=True))
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("number", [1, 3, 7])
 def test_shards_are_disjoint_and_together_the_whole(tmp_path: Path, number: int) -> None:
     dataset = on_disk(tmp_path)
@@ -194,26 +225,47 @@ def test_items_and_frames() -> None:
 
 
 _LARGER_THAN_MEMORY = """
-import resource, sys
+import sys
 from outplay import data
-dataset = data.read_parquet(sys.argv[1])
-next(dataset.iter_batches(256, shuffle=True, seed=9))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-rows = sum(len(batch["x"]) for batch in dataset.iter_batches(256, shuffle=True))
-print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+def peak():  # in kB; ru_maxrss begins with the peak of the process that started this one
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+dataset, shuffle = data.read_parquet(sys.argv[1]), sys.argv[2] == "shuffle"
+next(dataset.iter_batches(256, shuffle, seed=9))
+before = peak()
+rows = sum(len(batch["x"]) for batch in dataset.iter_batches(256, shuffle))
+print(rows, peak() - before)
 """
 
 
+def streamed(folder: Path, order: str) -> tuple[int, int]:
+    """(rows, kB by which the process has grown) of a pass in a process of its own."""
+    command = [sys.executable, "-c", _LARGER_THAN_MEMORY, str(folder), order]
+    rows, kilobytes = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return int(rows), int(kilobytes)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes")
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_a_large_data_set_streams_from_disk(tmp_path: Path) -> None:
     """1.2 GB pass through a process that grows by less than 400 MB."""
     x = np.random.default_rng(0).integers(0, 4, (20_000, 10_000), np.uint8)
     for number in range(6):
         data.from_arrays({"x": x}).write_parquet(tmp_path / str(number))
-    out = subprocess.run(
-        [sys.executable, "-c", _LARGER_THAN_MEMORY, tmp_path], capture_output=True, text=True, check=True
-    )
-    rows, kilobytes = map(int, out.stdout.split())
+    rows, kilobytes = streamed(tmp_path, "shuffle")
     assert rows == 120_000
     assert kilobytes < 400_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+def test_a_large_row_group_streams_from_disk(tmp_path: Path) -> None:
+    """200 MB in one row group, read in order by a process that grows by less than 100 MB."""
+    x = np.random.default_rng(0).integers(0, 4, (20_000, 10_000), np.uint8)
+    data.from_arrays({"x": x}).write_parquet(tmp_path / "small")
+    table = parquet_files.pq.read_table(tmp_path / "small")
+    parquet_files.pq.write_table(table, tmp_path / "large.parquet", row_group_size=10**6)
+    rows, kilobytes = streamed(tmp_path / "large.parquet", "in order")
+    assert rows == 20_000
+    assert kilobytes < 100_000

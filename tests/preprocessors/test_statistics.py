@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 import outplay
 from outplay import data, preprocessors
+from outplay.errors import DataError
 from outplay.preprocessors import parallel, statistics
 
 VALUES = st.floats(-1e6, 1e6) | st.just(float("nan"))
@@ -83,6 +85,52 @@ def test_the_result_does_not_depend_on_the_number_of_tasks(
     assert outplay.is_initialized()
 
 
+def test_what_tasks_return_does_not_grow_with_the_data(process_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 chunks are 8 groups of at most 13, whose statistics are merged in order."""
+    monkeypatch.setattr(parallel, "_CHUNK_ROWS", 1)
+    monkeypatch.setattr(parallel, "_MOST_GROUPS", 8)
+    x = np.random.default_rng(0).normal(1e3, 1.0, 100)
+    dataset = data.from_arrays({"x": x, "other": x})
+    fitted = [preprocessors.StandardScaler(["x"]).fit(dataset, num_tasks=n, task_cpus=0.5) for n in (1, 2, 3, 8, 50)]
+    assert all(each.to_dict() == fitted[0].to_dict() for each in fitted)
+    scaler = preprocessors.StandardScaler(["x"])
+    groups = list(parallel._by_group(scaler, dataset, ["x"], 1, 13))
+    assert [each["x"]["count"].item() for each in groups] == [13] * 7 + [9]
+    assert fitted[0].learned_of("x")["shift"] == pytest.approx(x.mean(), rel=1e-12)
+
+
+def test_other_columns_are_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    pytest.importorskip("pyarrow")
+    from outplay.data.parquet import ParquetBlock
+
+    data.write_parquet(data.from_arrays({"x": np.arange(9.0), "y": np.arange(9.0)}), tmp_path / "rows")
+    read: list[tuple[str, ...]] = []
+    original = ParquetBlock.read
+    monkeypatch.setattr(ParquetBlock, "read", lambda self: read.append(self.columns) or original(self))
+    preprocessors.MinMaxScaler(["y"]).fit(data.read_parquet(tmp_path / "rows"), num_tasks=1)
+    assert read == [("y",)]
+
+
+@pytest.mark.parametrize(
+    "preprocessor", [preprocessors.OneHotEncoder(["x"], 3), preprocessors.SimpleImputer(["x"], "most_frequent")]
+)
+def test_a_column_with_too_many_values_is_refused_early(preprocessor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their counts would be as large as the data."""
+    monkeypatch.setattr(parallel, "_CHUNK_ROWS", 10)
+    monkeypatch.setattr(parallel, "_MOST_VALUES", 25)
+    seen = []
+
+    def function(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        seen.append(len(rows["x"]))
+        return rows
+
+    monkeypatch.setattr("outplay.data.dataset._BLOCK_ROWS", 10)
+    with pytest.raises(DataError, match=r"column 'x' has more than 25 different values"):
+        preprocessor.fit(data.from_arrays({"x": np.arange(1000)}).map_batches(function), num_tasks=1)
+    assert sum(seen) < 50
+    assert preprocessor.fit(data.from_arrays({"x": np.arange(1000) % 25}), num_tasks=1).is_fitted
+
+
 def test_files_are_read_in_parts(tmp_path: Any, process_engine: None) -> None:
     pytest.importorskip("pyarrow")
     columns = {"x": np.random.default_rng(1).normal(size=50_000).astype(np.float32)}
@@ -97,10 +145,13 @@ def test_files_are_read_in_parts(tmp_path: Any, process_engine: None) -> None:
 
 
 LARGE = """
-import resource, shutil, sys
+import shutil, sys
 from pathlib import Path
 import numpy as np
 from outplay import data, preprocessors
+
+def peak():  # in MB; ru_maxrss begins with the peak of the process that started this one
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 1024
 
 folder = Path(sys.argv[1])
 rows = np.random.default_rng(0).normal(size=(1000, 64, 64)).astype(np.float32)  # 16 MB
@@ -110,15 +161,16 @@ for i in range(31):
     shutil.copy(first, folder / f"copy{i:02d}.parquet")
 dataset = data.read_parquet(folder)
 preprocessors.StandardScaler().fit(dataset.rows(0, 1000), num_tasks=1)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 scaler = preprocessors.StandardScaler().fit(dataset, num_tasks=1)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print(peak() - before)
 assert len(dataset) == 32000
 np.testing.assert_allclose(scaler.learned_of("x")["shift"], rows.astype(np.float64).mean(0), atol=1e-9)
 """
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_data_larger_than_memory_is_never_all_in_memory(tmp_path: Any, run_script: Any) -> None:
     """512 MB are read. More memory than for the first 16 MB is hardly needed."""
     done = run_script(LARGE, str(tmp_path / "rows"))

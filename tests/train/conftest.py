@@ -42,9 +42,8 @@ def fit(tmp_path: Path, process_engine: None) -> Fit:
     def fitted(loop: Any, workers: int = 1, run: dict[str, Any] | None = None, **settings: Any) -> train.Result:
         return train.TorchTrainer(
             loop,
-            scaling_config=train.ScalingConfig(num_workers=workers),
             run_config=train.RunConfig(**{"storage_path": tmp_path, "verbose": 0, **(run or {})}),
-            **settings,
+            **{"scaling_config": train.ScalingConfig(num_workers=workers), **settings},
         ).fit()
 
     return fitted

@@ -12,7 +12,8 @@ import torch
 from torch import distributed, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from outplay import data, train, tune
+import outplay
+from outplay import data, preprocessors, train, tune
 from outplay.errors import ConfigError, OutplayError, ResourceError, RunError, TrainError
 from outplay.train.group import places_of
 from outplay.train.shards import DatasetShard
@@ -51,6 +52,25 @@ def test_workers_know_each_other_and_share_a_data_set(fit: Fit) -> None:
     assert result.checkpoint is not None
     assert sorted(os.listdir(result.checkpoint.path)) == ["rank0", "rank1"]  # the files of both workers
     assert result.config == {"more": "yes"}
+
+
+def test_a_preprocessor_is_fitted_in_tasks_that_fit_the_trial(fit: Fit) -> None:
+    """Each worker has half a CPU: a task that asked for a whole one would wait for ever. 20 chunks need tasks."""
+    x = np.random.default_rng(0).normal(5.0, 2.0, 330_000).astype(np.float32)
+
+    def loop() -> None:
+        batch = next(train.get_dataset_shard("train").iter_batches(batch_size=100_000))
+        train.report({"mean": float(batch["x"].mean()), "free": outplay.available_resources()["CPU"]})
+
+    result = fit(
+        loop,
+        scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+        datasets={"train": {"x": x}},
+        preprocessor=preprocessors.StandardScaler(),
+    )
+    assert result.error is None
+    assert abs(result.metrics["mean"]) < 0.02
+    assert result.metrics["free"] > 0, "nothing is reserved for a second trial"
 
 
 @pytest.mark.slow
