@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from pydantic import Field, FiniteFloat, model_validator
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from outplay.learning.learner import JsonAndTensors
 from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, ReplayLearnerState, TransitionBatch
 from outplay.learning.parameternoise import AdaptiveNoise
 from outplay.learning.sequences import SequenceBatch
-from outplay.policies import QPolicy
+from outplay.policies import QPolicy, masked
 from outplay.settings import (
     LARGEST,
     Lanes,
@@ -132,7 +133,10 @@ class DQNLearner(ReplayLearner[DQNConfig]):
 
     def step(self, batch: TransitionBatch | SequenceBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
         measured = {} if self.noise is None else {"noise_kl": self._adapt(self.noise, batch)}
-        if self.captures and isinstance(batch, TransitionBatch):
+        if isinstance(batch, TransitionBatch) and self.q_network.is_written_out:
+            is_captured = self.captures or self.traces
+            norm, metrics = self.captured(self._mlp_step, batch, lr) if is_captured else self._mlp_step(batch, lr)
+        elif self.captures and isinstance(batch, TransitionBatch):
             norm, metrics = self.captured(self._step, batch, lr)
         else:
             norm, metrics = self._step(batch, lr)
@@ -147,6 +151,18 @@ class DQNLearner(ReplayLearner[DQNConfig]):
         loss = (losses * batch.weights).mean()
         norm = self.optimizer.step(loss, lr, self.config.grad_clip)
         return norm, {"loss": loss.detach(), "q_mean": values.mean(), "errors": errors}
+
+    @torch.no_grad()
+    def _mlp_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same for an MLP whose outputs are values: with gradients that are written out."""
+        after = self.target.network.record(batch.next_observations).outputs
+        best = self.q_network.record(batch.next_observations).outputs if self.config.double_q else after
+        following = after.gather(1, masked(best, batch.next_mask).argmax(-1, keepdim=True)).squeeze(1)
+        targets = qlearning.target_values(batch.rewards, batch.discounts, following)
+        forward = self.q_network.record(batch.observations)
+        loss, slopes, errors, values = qlearning.huber_slopes(forward.outputs, targets, batch.actions, batch.weights)
+        norm = self.optimizer.apply(forward.weight_gradients(slopes), lr, self.config.grad_clip)
+        return norm, {"loss": loss, "q_mean": values.mean(), "errors": errors}
 
     def metrics(self) -> dict[str, float]:
         metrics = {**self.policy.exploration, **super().metrics()}

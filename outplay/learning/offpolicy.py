@@ -46,7 +46,7 @@ from outplay.streams import stream
 Array = np.ndarray
 N = TypeVar("N", bound=nn.Module)
 
-_WIDE = 128  # units of a layer; for narrower ones, a call of oneDNN takes longer than that of MKL
+_LARGE = 128  # rows and units; below, a call of oneDNN takes longer than that of MKL
 
 
 class ReplayConfig(AsyncConfig):
@@ -263,10 +263,10 @@ class ReplayLearner(Learner[C], ABC):
             self._metrics += measured
 
     def products(self) -> AbstractContextManager[None]:
-        """Where updates run: with oneDNN's matrix products if the network has wide layers."""
+        """Where updates run: with oneDNN's matrix products, unless minibatch or network are small."""
         widths = [part.out_features for part in self.network.modules() if isinstance(part, nn.Linear)]
-        is_wide = self.device.type == "cpu" and max(widths, default=0) >= _WIDE
-        return one_dnn() if is_wide else nullcontext()
+        is_large = min(max(widths, default=0), self.config.sgd_minibatch_size) >= _LARGE
+        return one_dnn() if is_large and self.device.type == "cpu" else nullcontext()
 
     def _draw(self, updates: int) -> Iterator[Sample]:
         config = self.config

@@ -74,6 +74,26 @@ def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Te
     return (weights * huber / kappa).mean(-1).sum(-1)
 
 
+def huber_slopes(
+    values: Tensor, targets: Tensor, actions: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The weighted Huber loss of the actions taken, and its gradient with respect to all Q-values.
+
+    `values` (B, A), `targets` (B,): TD targets. Returns (loss, slopes (B, A), TD errors (B,), values taken (B,)).
+
+    >>> one, action = torch.ones(1), torch.tensor([1])
+    >>> huber_slopes(torch.tensor([[0.0, 3.0]]), one, action, one)
+    (tensor(1.5000), tensor([[0., 1.]]), tensor([-2.]), tensor([3.]))
+    """
+    index = actions[:, None]
+    taken = values.gather(1, index).squeeze(1)
+    errors = targets - taken
+    limited = errors.clamp(-1.0, 1.0)
+    loss = (weights * limited * (errors - 0.5 * limited)).mean()
+    slopes = torch.zeros_like(values).scatter_(1, index, (limited * weights * (-1 / len(taken)))[:, None])
+    return loss, slopes, errors, taken
+
+
 def values(network: QNetwork, batch: TransitionBatch | SequenceBatch) -> Tensor:
     """Q-values of all actions at the observations of a minibatch, (B, A). Those of forbidden actions are -1e30."""
     if isinstance(batch, SequenceBatch):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +15,9 @@ from torch import Tensor, nn
 from outplay.errors import ConfigError
 from outplay.groups import ModelConfig
 from outplay.memory import check_parameters
+from outplay.policies.fused import ACTIVATIONS, Layers
 from outplay.policies.network import Network
+from outplay.policies.qpass import QPass
 from outplay.policies.recurrent import Memory
 from outplay.spaces import Leaf
 
@@ -76,6 +80,9 @@ class QNetwork(Network):
     default_activation: ClassVar[str] = "relu"
 
     atoms: Tensor
+
+    _fused: Layers | None = None
+    _fused_heads: Sequence[tuple[Tensor, Tensor]] = ()
 
     def __init__(
         self,
@@ -148,6 +155,25 @@ class QNetwork(Network):
             return advantages
         value: Tensor = self.value_head(hidden)[:, None]
         return value + advantages - advantages.mean(1, keepdim=True)
+
+    @cached_property
+    def is_written_out(self) -> bool:
+        """Whether the network has `record`: if it is an MLP for values, and nothing else."""
+        layers = [*list(self.hidden)[::2], *self._heads()]
+        if self.core is not None or self.kind is not None or self.has_images or self.embeddings is not None:
+            return False
+        is_plain = all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
+        return is_plain and len(self.hidden) > 0 and self._activation in ACTIVATIONS and not self.encoder_is_trained
+
+    def record(self, observations: tuple[Tensor, ...]) -> QPass:
+        """Q-values (B, A) of an MLP, with their gradients for given slopes."""
+        if self._fused is None or not self._fused.is_valid:
+            linear = [layer for layer in self.hidden if isinstance(layer, nn.Linear)]
+            tensors = [tensor for layer in linear for tensor in (layer.weight, layer.bias)]
+            self._fused = Layers(tensors, self._activation, self.dtype, is_one=True)
+            heads = [head for head in self._heads() if isinstance(head, nn.Linear)]
+            self._fused_heads = [(head.weight.detach(), head.bias.detach()) for head in heads]
+        return QPass(self.inputs(observations), self._fused, self._fused_heads)
 
     def expected(self, outputs: Tensor) -> Tensor:
         """Expected Q-values (B, A) from the network's outputs (B, A, N)."""
