@@ -7,8 +7,8 @@
 Each cell (table_cells.py) is trained with the defaults or a recipe, unchanged, for the published number of steps: whole
 iterations, as many as fit. Then the final policy plays evaluation episodes without exploration, on seeds that training
 does not use. Each (cell, seed) is a process with one thread. Finished ones are appended to the results file, from which
-TABLE.md beside it is written; they are not trained again unless the settings have changed. Unfinished ones are runs in the work
-folder: the same command resumes them. Result files of several machines are put together with cat.
+TABLE.md beside it is written; they are not trained again unless the settings have changed. Unfinished ones are runs in
+the work folder: the same command resumes them. Result files of several machines are put together with cat.
 """
 
 from __future__ import annotations
