@@ -107,7 +107,7 @@ CELLS = [
     Cell("ALE/Pong-v5", "PPO", 10 * M, 20.99, RL_ZOO, "pong", episodes=50),
     Cell("ALE/Pong-v5", "DQN", 10 * M, 20.6, RL_ZOO, "pong-dqn", episodes=50),
     Cell("ALE/Pong-v5", "A2C", 10 * M, 17.3, RL_ZOO, episodes=50),
-    Cell("ALE/Breakout-v5", "PPO", 10 * M, 398.0, RL_ZOO, episodes=50),
+    Cell("ALE/Breakout-v5", "PPO", 10 * M, 398.0, RL_ZOO, "breakout", episodes=50),
     Cell("ALE/Breakout-v5", "DQN", 10 * M, 358.3, RL_ZOO, episodes=50),
     Cell("ALE/Breakout-v5", "A2C", 10 * M, 279.8, RL_ZOO, episodes=50),
 ]
