@@ -76,7 +76,7 @@ CELLS = [
         "lunarlander-dqn",
         variant="double DQN with prioritized replay",
     ),
-    Cell("LunarLander-v3", "A2C", 200 * K, 155.8, RL_ZOO),
+    Cell("LunarLander-v3", "A2C", 200 * K, 155.8, RL_ZOO, "lunarlander-a2c"),
     Cell("LunarLanderContinuous-v3", "PPO", 1 * M, 270.9, RL_ZOO, "lunarlander-continuous"),
     Cell("LunarLanderContinuous-v3", "SAC", 500 * K, 260.4, RL_ZOO, "lunarlander-continuous-sac"),
     Cell("LunarLanderContinuous-v3", "TD3", 300 * K, 207.5, RL_ZOO, "lunarlander-continuous-td3"),
