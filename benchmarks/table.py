@@ -2,7 +2,7 @@
 
     python benchmarks/table.py --list
     python benchmarks/table.py --only CartPole-v1 --only LunarLander-v3/PPO --seeds 3 --parallel 2
-    python benchmarks/table.py --write --plots docs/table
+    python benchmarks/table.py --write --plots docs/table      # draws the curves, too
 
 Each cell (table_cells.py) is trained with the defaults or a recipe, unchanged, for the published number of steps: whole
 iterations, as many as fit. Then the final policy plays evaluation episodes without exploration, on seeds that training
@@ -234,9 +234,10 @@ def main() -> None:
         failed = run_all(jobs, arguments)
         results = read(arguments.results)
     current = [r for cell in CELLS for r in _latest(results, cell)]
-    write_table(current, arguments.results.with_name("TABLE.md"))
     if arguments.plots is not None:
         draw(current, arguments.plots)
+    plots = arguments.plots or HERE.parent / "docs/table"
+    write_table(current, arguments.results.with_name("TABLE.md"), plots)
     if failed:
         raise SystemExit(f"failed: {'; '.join(failed)}")
 

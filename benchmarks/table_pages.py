@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ COLUMNS = [
 ]
 
 
-def write_table(results: list[dict[str, Any]], path: Path) -> None:
-    """Write the table of all cells that have results, and name those that have none."""
+def write_table(results: list[dict[str, Any]], path: Path, plots: Path) -> None:
+    """Write the table of all cells that have results, and name those that have none. Show the curves in `plots`."""
     by_cell = {cell.name: [r for r in results if r["cell"] == cell.name] for cell in CELLS}
     lines = ["| " + " | ".join(COLUMNS) + " |", "| " + " | ".join(["---"] * len(COLUMNS)) + " |"]
     machines: list[str] = []
@@ -45,7 +46,19 @@ def write_table(results: list[dict[str, Any]], path: Path) -> None:
         text += "\nMachines: " + "; ".join(f"{chr(65 + i)}: {name}" for i, name in enumerate(machines)) + ".\n"
     if missing:
         text += "\nNot yet measured with the present settings: " + ", ".join(missing) + ".\n"
+    figures = [(env, plots / _figure(env)) for env in dict.fromkeys(cell.env for cell in CELLS)]
+    if drawn := [(env, figure) for env, figure in figures if figure.exists()]:
+        text += "\n## Curves\n\nMean return of the last 100 training episodes; dashed: the published return.\n"
+        text += "".join(f"\n![Curves of {env}]({relpath(figure, path.parent)})\n" for env, figure in drawn)
     path.write_text(text)
+
+
+def _figure(env: str) -> str:
+    """
+    >>> _figure("ALE/Pong-v5")
+    'pong.png'
+    """
+    return f"{env.removeprefix('ALE/').rpartition('-')[0].lower()}.png"
 
 
 def _row(cell: Cell, found: list[dict[str, Any]], machines: list[str]) -> str:
@@ -89,8 +102,7 @@ def draw(results: list[dict[str, Any]], folder: Path) -> None:
         cells = [cell for cell in CELLS if cell.env == env and any(r["cell"] == cell.name for r in results)]
         if not cells:
             continue
-        name = env.removeprefix("ALE/").rpartition("-")[0].lower()
-        with panels(folder / f"{name}.png", len(cells), 2.6 * len(cells), 2.3) as axes:
+        with panels(folder / _figure(env), len(cells), 2.6 * len(cells), 2.3) as axes:
             for axis, cell in zip(axes, cells, strict=True):
                 for r in results:
                     if r["cell"] == cell.name:

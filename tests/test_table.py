@@ -67,7 +67,7 @@ def test_a_row_has_the_mean_and_each_seed(table: ModuleType, tmp_path: Path) -> 
     from table_pages import write_table
 
     name = "Hopper-v5/PPO/1M"
-    write_table([result(name, 0, 2000.0), result(name, 1, 3000.0)], tmp_path / "TABLE.md")
+    write_table([result(name, 0, 2000.0), result(name, 1, 3000.0)], tmp_path / "TABLE.md", tmp_path)
     (row,) = [line for line in (tmp_path / "TABLE.md").read_text().splitlines() if line.startswith("| Hopper")]
     assert [cell.strip() for cell in row.split("|")[3:10]] == [
         "1M", "**2,500**", "2,000, 3,000", "2,500", "2,410", "RL Zoo", "yes",
