@@ -114,10 +114,11 @@ class AlgorithmConfig(Settings):
         description="With atari_preprocessing: press FIRE after each lost life too, in place of the next action "
         "(ale-py presses it at the start): for Breakout and other games that wait for it.",
     )
-    normalize_observations: bool = Field(
+    normalize_observations: bool | Literal["auto"] = Field(
         False,
         description="Standardize observations by their running mean and standard deviation (images: per-pixel mean, "
-        "one standard deviation), updated once per iteration.",
+        "one standard deviation), updated once per iteration. auto: if the space has a vector of floats without any "
+        "bounds, as MuJoCo's.",
     )
     preprocessor: Annotated[str | dict[str, Any] | None, BeforeValidator(_described_preprocessor)] = Field(
         None,
@@ -323,7 +324,7 @@ class AlgorithmConfig(Settings):
     def _check_preprocessor(self) -> Self:
         if self.preprocessor is None:
             return self
-        if self.normalize_observations:
+        if self.normalize_observations is True:
             raise ValueError("preprocessor and normalize_observations exclude each other; use a StandardScaler in it")
         if getattr(self, "intrinsic_reward", None) is not None:
             raise ValueError("intrinsic_reward normalises observations itself, so it cannot have a preprocessor")

@@ -64,6 +64,11 @@ class ModelConfig(Settings):
         description="Weight initialisation: orthogonal with a small output layer; or normal with standard deviation "
         "1/√n for n inputs.",
     )
+    initial_log_std: Annotated[float, Field(ge=-10, le=2)] = Field(
+        0.0,
+        description="Box actions from a normal distribution (PPO, A2C, PG, IMPALA, APPO, …): initial log standard "
+        "deviation. The bounds of the space are -1 and 1; -1 to -2 suits robots with many joints.",
+    )
     max_sequence_length: Positive = Field(
         64, description="Maximum length of Sequence observations, and of text with text: characters; padded to it."
     )

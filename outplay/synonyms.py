@@ -102,7 +102,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     # exploration
     "use_sde": _row("–: state-dependent exploration is not implemented"),  # S
     "sde_sample_freq": _row("–: state-dependent exploration is not implemented"),  # S
-    "log_std_init": _row("–: the policy learns its standard deviation"),  # S
+    "log_std_init": _row("model.initial_log_std"),  # S
     "free_log_std": _row("–: the policy learns its standard deviation"),  # R
     "exploration_fraction": _row(_EPSILON_STEPS),  # S C
     "exploration_initial_eps": _row("exploration_config.initial_epsilon"),  # S

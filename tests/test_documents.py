@@ -171,7 +171,9 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "benchmarks" / "RESULTS.md"], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, *(ROOT / "benchmarks" / name for name in ("RESULTS.md", "TABLE.md"))], ids=lambda d: d.name
+)
 def test_its_links_lead_somewhere(document: Path) -> None:
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", prose(document)):
         path = document.parent / target if target else document

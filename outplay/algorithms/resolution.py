@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
+import numpy as np
 import torch
+from gymnasium.spaces import Box
 
 from outplay.config import AlgorithmConfig
 from outplay.envs import EnvSpec, Probe
 from outplay.errors import ConfigError
 from outplay.machine import count_cpus
+from outplay.spaces import Leaf
 
 log = logging.getLogger("outplay")
 
@@ -26,6 +29,10 @@ def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C
     if config.fire_on_reset and not env.is_atari:
         raise ConfigError("fire_on_reset is only for ALE/… games with atari_preprocessing")
     config = _with_groups(config, resuming)
+    if config.normalize_observations == "auto":
+        is_taken = config.preprocessor is not None or config.model.sparse_inputs
+        is_unscaled = not is_taken and any(map(has_no_bounds, probe.leaves))
+        config = config.model_copy(update={"normalize_observations": is_unscaled})
     has_images = any(leaf.is_image for leaf in probe.leaves)
     workers = num_workers(config, probe)
     if config.learner_threads == "auto":
@@ -42,6 +49,18 @@ def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C
             "would not"
         )
     return config
+
+
+def has_no_bounds(leaf: Leaf) -> bool:
+    """Whether an observation is a vector of floats of unknown scale: the space has no bound for any of its numbers.
+
+    >>> has_no_bounds(Leaf((), Box(-np.inf, np.inf, (17,))))
+    True
+    """
+    space = leaf.space
+    if not isinstance(space, Box) or not np.issubdtype(leaf.dtype, np.floating):
+        return False
+    return not (np.isfinite(space.low).any() or np.isfinite(space.high).any())
 
 
 def _with_groups(config: C, resuming: bool) -> C:

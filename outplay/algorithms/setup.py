@@ -225,7 +225,7 @@ def policy_spec(
         model=model,
         seed=config.seed,
         with_value=with_value,
-        normalize_observations=config.normalize_observations,
+        normalize_observations=config.normalize_observations is True,
         normalize_actions=config.normalize_actions,
         clip_actions=config.clip_actions,
         policy_class=policy_class,

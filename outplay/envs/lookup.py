@@ -28,7 +28,7 @@ from outplay.envs.deadline import TimedEnv
 from outplay.envs.global_streams import OwnStreams
 from outplay.envs.oldstyle import adapt_old_style
 from outplay.envs.unfit import import_problem, instance_message
-from outplay.envs.unknown import newer_version_hint, unknown_env_message
+from outplay.envs.unknown import missing_package, newer_version_hint, unknown_env_message
 from outplay.envs.wrappers import statistics_in
 from outplay.errors import CheckpointError, ConfigError, EnvError, nearest, type_name
 from outplay.imports import import_for
@@ -345,7 +345,7 @@ def _make_by_id(spec: EnvSpec, extra: dict[str, Any]) -> gymnasium.Env[Any, Any]
     try:
         return gymnasium.make(spec.id, disable_env_checker=True, **limit, **spec.env_config, **extra)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise EnvError(f"environment {spec.name!r}: {error}") from error
+        raise EnvError(f"environment {spec.name!r}{missing_package(spec.id, error)}") from error
     except ImportError as error:  # an old version may need a package that no longer exists
         raise EnvError(_creation_error(spec, error) + newer_version_hint(spec.id)) from error
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Error messages for unknown environment names: the most similar name, or the package to install."""
+"""Error messages for environments that are unknown or lack a package: the most similar name, or what to install."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ _FAMILIES = (
     (r"FlappyBird-", "flappy-bird-gymnasium", "flappy_bird_gymnasium"),
     (r"(forex|stocks)-", "gym-anytrading", "gym_anytrading"),
 )  # fmt: skip
+# Families of Gymnasium's own environments: (their modules, what they need, the extra that has it).
+_EXTRAS = (
+    ("gymnasium.envs.box2d.", "Box2D", "box2d"),
+    ("gymnasium.envs.mujoco.", "MuJoCo", "mujoco"),
+)
 # Parts of Atari's ids before version 5: PongNoFrameskip-v4, Pong-ramDeterministic-v4 …
 _ATARI_KINDS = re.compile(r"(ram)?(noframeskip|deterministic)?$")
 
@@ -45,6 +50,15 @@ def unknown_env_message(env: str, others: Iterable[str]) -> str:
     if "Did you mean" not in hint:
         hint = "; give a Gymnasium id, an import path (module:Class) or a name registered with register_env()"
     return f"no environment {env!r}{hint}"
+
+
+def missing_package(env_id: str, error: BaseException) -> str:
+    """The end of an error message: what an environment needs that is not installed, and how to install it."""
+    made_by = str(gymnasium.registry[env_id].entry_point) if env_id in gymnasium.registry else ""
+    for module, package, extra in _EXTRAS:
+        if made_by.startswith(module):
+            return f" needs {package}: pip install 'outplay[{extra}]'"
+    return f": {error}"
 
 
 def newer_version_hint(env_id: str) -> str:

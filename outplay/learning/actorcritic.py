@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outplay.config import AlgorithmConfig
 from outplay.cudagraphs import Scalar
-from outplay.groups import ExplorationConfig
+from outplay.groups import ExplorationConfig, ModelConfig
 from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
 from outplay.learning.optimizers import ParameterGroup
 from outplay.policies.box import Actor
@@ -90,6 +90,8 @@ class ReplayActorCriticConfig(ReplayConfig):
             raise ValueError(f"model.use_bias: the critics of {name} have biases; leave it true")
         if self.burn_in_len != ReplayConfig.model_fields["burn_in_len"].default:
             raise ValueError(f"burn_in_len: {name} has no recurrent networks; leave it out")
+        if self.model.initial_log_std != ModelConfig.model_fields["initial_log_std"].default:
+            raise ValueError(f"model.initial_log_std: {name} has no standard deviation of its own; leave it out")
         if self.model.vf_share_layers is not None:
             raise ValueError(f"model.vf_share_layers: {name} has no value network; leave it out")
         return self

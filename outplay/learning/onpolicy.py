@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from outplay.learning.shares import Share, sequences_of
 from outplay.policies import ActorCritic, Distribution
 from outplay.policies.recurrent import PREVIOUS, Memory
 from outplay.schema import FiniteNumber, validated_part
-from outplay.settings import Fraction, NotNegative, Schedule, at
+from outplay.settings import Fraction, NotNegative, Schedule, at, with_default
 from outplay.spaces import Leaves
 from outplay.streams import seed_for, stream
 
@@ -56,6 +56,8 @@ class CriticConfig(AlgorithmConfig):
 
 class ActorCriticConfig(CriticConfig):
     """The same, for algorithms that learn from batches of the present policy: they support intrinsic rewards."""
+
+    normalize_observations: bool | Literal["auto"] = with_default(AlgorithmConfig, "normalize_observations", "auto")
 
     intrinsic_reward: IntrinsicConfig | None = Field(
         None, description="Intrinsic rewards for new observations, beside those of the environment: {type: RND}."

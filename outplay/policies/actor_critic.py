@@ -37,7 +37,7 @@ class ActorCritic(Network):
         self.shares_layers = self.core is not None or (self.has_images if shares is None else shares)
         self.with_value = with_value
         # A Gaussian's standard deviation does not depend on the observation.
-        self.log_std = nn.Parameter(torch.zeros(num_constant)) if num_constant else None
+        self.log_std = nn.Parameter(torch.full((num_constant,), config.initial_log_std)) if num_constant else None
         if self.embeddings is not None and num_constant:
             raise ConfigError("model.action_embeddings needs a Discrete action space")
         num_outputs = self._num_outputs(num_params - num_constant)

@@ -142,7 +142,9 @@ class Aim(gymnasium.Env[Any, Any]):
 class Walk(gymnasium.Env[Any, Any]):
     """A stochastic random walk. Episodes vary in length, some are truncated. Replay needs the seed and all actions."""
 
-    observation_space: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    observation_space: spaces.Space[Any] = spaces.Box(
+        np.array([-np.inf, 0], np.float32), np.array([np.inf, 1], np.float32)
+    )
     action_space: spaces.Space[Any] = spaces.Discrete(3)
 
     def __init__(self, length: int = 40, sleep: float = 0.0, continuous: bool = False) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from outplay import PPO
+from outplay import PPO, SAC, ConfigError
 from outplay.algorithms import iteration
 from outplay.fragments import join
 from outplay.learning.onpolicy import Estimates
@@ -275,3 +275,14 @@ def test_observation_statistics_change_once_per_iteration_and_not_in_evaluation(
         assert trainer.policy.model.observation_mean_0.equal(mean)
         trainer.train()
         assert moments.count == 120
+
+
+def test_initial_log_std() -> None:
+    config = {"num_workers": 0, "num_envs": 2, "train_batch_size": 8, "model": {"initial_log_std": -1.5}}
+    with PPO(env="Pendulum-v1", config=config) as trainer:
+        params = trainer.policy.network.policy((torch.zeros(1, 3),))
+        assert params[0, 1] == -1.5  # the mean is the first
+    with pytest.raises(ConfigError, match="initial_log_std"):
+        PPO(env="Pendulum-v1", config={"model": {"initial_log_std": 3}})
+    with pytest.raises(ConfigError, match="initial_log_std: SAC"):
+        SAC(env="Pendulum-v1", config={"model": {"initial_log_std": -1}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,20 @@ def test_a_module_that_raises_or_needs_another(tmp_path: Path, monkeypatch: pyte
         find_env("raising_env.Env")
     with pytest.raises(EnvError, match="needs the module 'a_module_nobody_has', which is not installed"):
         find_env("needing_env.Env")
+
+
+@pytest.mark.parametrize(
+    ("env", "module", "sentence"),
+    [
+        ("HalfCheetah-v5", "mujoco", "'HalfCheetah-v5' needs MuJoCo: pip install 'outplay[mujoco]'"),
+        ("LunarLander-v3", "Box2D", "'LunarLander-v3' needs Box2D: pip install 'outplay[box2d]'"),
+    ],
+)
+def test_an_environment_whose_package_is_missing(
+    env: str, module: str, sentence: str, run_script: Callable[..., Any]
+) -> None:
+    result = run_script(f"import sys\nsys.modules[{module!r}] = None\nfrom outplay import PPO\nPPO({env!r})")
+    assert sentence in result.stderr
 
 
 def test_a_registered_name() -> None:

@@ -12,9 +12,11 @@ import torch
 
 from outplay import DQN, PPO, Algorithm
 from outplay.algorithms import find_algorithm, iteration
+from outplay.algorithms.resolution import has_no_bounds
 from outplay.fragments import Batch
 from outplay.policies import ActorCritic
 from outplay.registry import algorithms
+from outplay.spaces import leaves
 from tests import probes
 
 SMALL = {
@@ -33,6 +35,12 @@ class Far(probes.Walk):
 
     def _observe(self) -> np.ndarray:
         return np.array([1000 + 3 * self.place, 1e-3 * self.steps / self.length], np.float32)
+
+
+class Unbounded(Far):
+    """Its space has no bounds, as those of MuJoCo."""
+
+    observation_space: gymnasium.spaces.Space[Any] = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
 
 
 class Picture(Far):
@@ -134,3 +142,39 @@ def test_old_weights_without_a_normaliser_get_one(tmp_path: Path) -> None:
         assert not second.learner.is_normaliser_fitted
         second.train()
         assert second.learner.moments[0].count == 160
+
+
+BOUNDED = gymnasium.spaces.Box(-1, 1, (2,))
+UNBOUNDED = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+
+
+@pytest.mark.parametrize(
+    ("space", "is_normalised"),
+    [
+        (UNBOUNDED, True),
+        (gymnasium.spaces.Box(np.array([-1, -np.inf]), np.inf, dtype=np.float64), False),  # as CartPole's
+        (BOUNDED, False),
+        (gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8), False),
+        (gymnasium.spaces.Dict({"a": BOUNDED, "b": UNBOUNDED}), True),
+        (gymnasium.spaces.Discrete(3), False),
+    ],
+)
+def test_auto_normalises_vectors_of_unknown_scale(space: gymnasium.spaces.Space[Any], is_normalised: bool) -> None:
+    assert any(map(has_no_bounds, leaves(space))) is is_normalised
+
+
+def test_auto_is_resolved_once_and_kept(tmp_path: Path) -> None:
+    config: dict[str, Any] = dict(SMALL)
+    del config["normalize_observations"]
+    with PPO(env=Unbounded, config=config) as trainer:
+        assert trainer.config.normalize_observations is True
+        trainer.train()
+        checkpoint = trainer.save(tmp_path)
+    with PPO.from_checkpoint(checkpoint, env=Unbounded) as trainer:
+        assert trainer.config.normalize_observations is True
+    with PPO(env=Unbounded, config={**config, "normalize_observations": False}) as trainer:
+        assert trainer.config.normalize_observations is False
+    with PPO(env="CartPole-v1", config=config) as trainer:
+        assert trainer.config.normalize_observations is False
+    with DQN(env=Unbounded, config={**config, **OFF_POLICY}) as trainer:
+        assert trainer.config.normalize_observations is False
