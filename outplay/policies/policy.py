@@ -141,7 +141,7 @@ class Policy:
         self._before_acting(explore, rng)
         if self.network.core is not None:
             return self._act_recurrently(observations, state, mask, explore, rng)
-        if self._dense is not None and len(observations[0]) <= Dense.FEW_ROWS:
+        if self._dense is not None and len(observations[0]) <= self._dense.most_rows:
             outputs = self._dense(observations)
         else:
             outputs = self._torch_outputs(observations)
@@ -283,11 +283,11 @@ class Policy:
 
     @torch.inference_mode()
     def _torch_outputs(self, observations: Leaves) -> Array:
-        arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
         if self.device.type == "cuda" and self.network.is_frozen and self.network.capturable:
-            if (rows := len(arrays[0])) not in self._captured:
-                self._captured[rows] = CapturedActing(self._outputs, arrays, self.device)
-            return self._captured[rows](arrays).numpy()
+            if (rows := len(observations[0])) not in self._captured:
+                self._captured[rows] = CapturedActing(self._outputs, observations, self.device)
+            return self._captured[rows](observations)
+        arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
         return self._outputs(tuple(array.to(self.device) for array in arrays)).cpu().numpy()
 
     def _outputs(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
