@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from outplay import cuda
+
 Array = np.ndarray
 Scalar = float | Tensor
 
@@ -124,6 +126,7 @@ class CapturedStep(Generic[M]):
 
 
 def _warm_up(function: Callable[[], object]) -> None:
+    cuda.wait()
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
