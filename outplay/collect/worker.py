@@ -67,7 +67,7 @@ class RolloutWorker:
     def __init__(self, num_threads: int, spec: RolloutSpec, states: dict[int, GroupState]) -> None:
         self.spec = spec
         self.num_threads = num_threads
-        self.policy = spec.policy.make().to(spec.device)
+        self.policy = spec.policy.make_for_loading().to(spec.device)
         if this_process() != spec.driver:
             mark_worker_process()
             if spec.relay is not None:

@@ -107,6 +107,17 @@ def test_weights_on_a_device_become_an_array_for_other_processes() -> None:
     assert np.array_equal(there.flat, given.flat)
 
 
+@pytest.mark.parametrize("space", [VECTOR, IMAGE])
+def test_a_policy_that_is_made_for_loading_acts_as_the_loaded_one(space: spaces.Space[Any]) -> None:
+    learning = policy(3, space)
+    acting = learning.spec.make_for_loading()
+    assert not np.array_equal(acting.snapshot(1, everything=True).flat, learning.snapshot(1, everything=True).flat)
+    acting.load(learning.snapshot(1))
+    assert np.array_equal(act(acting, space), act(learning, space))
+    again = learning.spec.make()  # the first weights are drawn again after the block
+    assert np.array_equal(again.snapshot(1, everything=True).flat, learning.snapshot(1, everything=True).flat)
+
+
 def test_ranges_of_the_flat_vector_are_merged() -> None:
     network = policy().network
     flat = flatten(network)
