@@ -1,11 +1,12 @@
-"""The recipe pong, or pong-dqn, until it is solved: steps, seconds, and the curve.
+"""The recipe pong, pong-gpu or pong-dqn, until it is solved: steps, seconds, and the curve.
 
-    python benchmarks/pong_solve.py [--recipe pong] [--seeds 3] [--plot docs/pong.png] [--config num_gpus=1]
+    python benchmarks/pong_solve.py [--recipe pong] [--seeds 3] [--plot docs/pong.png] [--config lr=0.001]
 
 Runs `outplay train RECIPE` for each seed, one after the other, and reads what it prints. Solved is what the recipe
 stops at: the mean return of the last 20 training episodes is at least 18, and so is that of 10 fresh ones. "Solved"
 counts from the start of the command to the confirmed evaluation, imports and evaluations included; "whole" goes on to
-the end of the command, with checkpoint and video.
+the end of the command, with checkpoint and video. "Solved" consists of "start" (until the first iteration begins),
+"training" (iterations, and what is written between them) and "evaluated" (all confirming evaluations).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from figures import label, panels
 
@@ -29,6 +31,8 @@ class Solved:
     seed: int
     steps: int
     seconds: float
+    start: float  # of the seconds: before the first iteration
+    evaluated: float  # of the seconds: in evaluations
     whole: float
     evaluation: float
     rate: float  # steps per second of training
@@ -37,14 +41,20 @@ class Solved:
 
 def solve(recipe: str, seed: int, config: list[str]) -> Solved:
     settings = [part for setting in config for part in ("--config", setting)]
-    curve, last, seconds = [], {}, 0.0
+    curve: list[tuple[float, int, float]] = []
+    last: dict[str, Any] = {}
+    seconds = start = evaluated = 0.0
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "outplay", "train", recipe, "--json", "--seed", str(seed), *settings]
         started = time.perf_counter()
         with subprocess.Popen([*command, "--results-dir", folder], stdout=subprocess.PIPE, text=True) as program:
             assert program.stdout is not None
             for line in program.stdout:
-                last, seconds = json.loads(line), time.perf_counter() - started
+                before, last, seconds = last, json.loads(line), time.perf_counter() - started
+                if not before:
+                    start = seconds - last["time_total_s"]
+                if "evaluation" in last:
+                    evaluated += last["time_total_s"] - before.get("time_total_s", 0.0) - last["time_this_iter_s"]
                 if last["episode_return_mean"] is not None:
                     curve.append((seconds, last["timesteps_total"], last["episode_return_mean"]))
         whole = time.perf_counter() - started
@@ -52,7 +62,8 @@ def solve(recipe: str, seed: int, config: list[str]) -> Solved:
             sys.exit(f"{' '.join(command)} failed with exit code {program.returncode}")
     steps = last["timesteps_total"]
     evaluation = last["evaluation"]["episode_return_mean"]
-    return Solved(seed, steps, seconds, whole, evaluation, steps / last["time_total_s"], curve)
+    rate = steps / (last["time_total_s"] - evaluated)
+    return Solved(seed, steps, seconds, start, evaluated, whole, evaluation, rate, curve)
 
 
 def plot(runs: list[Solved], path: Path) -> None:
@@ -74,15 +85,18 @@ def main() -> None:
     args = parser.parse_args()
     load = os.getloadavg()[0]
     runs = []
-    print(f"{'seed':>6}{'steps':>10}{'steps/s':>10}{'solved':>10}{'whole':>10}{'evaluation':>12}")
+    titles = ("steps", "steps/s", "start", "training", "evaluated", "solved", "whole", "evaluation")
+    print(f"{'seed':>6}" + "".join(f"{title:>11}" for title in titles))
     for seed in range(args.seeds):
         run = solve(args.recipe, seed, args.config)
         runs.append(run)
-        figures = f"{seed:>6}{run.steps:>10,}{run.rate:>10,.0f}{run.seconds:>8.0f} s{run.whole:>8.0f} s"
-        print(f"{figures}{run.evaluation:>12.1f}", flush=True)
+        training = run.seconds - run.start - run.evaluated
+        times = (run.start, training, run.evaluated, run.seconds, run.whole)
+        figures = f"{seed:>6}{run.steps:>11,}{run.rate:>11,.0f}" + "".join(f"{time:>9.1f} s" for time in times)
+        print(f"{figures}{run.evaluation:>11.1f}", flush=True)
     seconds = statistics.median(run.seconds for run in runs)
     steps = statistics.median(run.steps for run in runs)
-    print(f"median: solved after {seconds:.0f} s, {steps:,.0f} steps")
+    print(f"median: solved after {seconds:.1f} s, {steps:,.0f} steps")
     print(f"{os.cpu_count()} cores, load {load:.2f} at the start")
     if args.plot is not None:
         plot(runs, args.plot)

@@ -9,40 +9,57 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from outplay import cuda
+
+Array = np.ndarray
 Scalar = float | Tensor
 
 _WARM_UPS = 3  # calls before capture: the initialisation of CUDA libraries must not be captured
 
 
 class CapturedActing:
-    """A captured function of CPU tensors with fixed shapes. The result is a CPU tensor.
+    """A captured function of arrays with fixed shapes. The result is an array.
+
+    The copies to the device and back are part of the graph, so that a call is one launch.
 
     >>> captured = CapturedActing(network, (example,), device)
     >>> outputs = captured((observations,))
     """
 
     def __init__(
-        self, function: Callable[[tuple[Tensor, ...]], Tensor], examples: tuple[Tensor, ...], device: torch.device
+        self, function: Callable[[tuple[Tensor, ...]], Tensor], examples: tuple[Array, ...], device: torch.device
     ) -> None:
-        self._staged = tuple(torch.empty_like(example, pin_memory=True) for example in examples)
-        self._inputs = tuple(example.to(device) for example in examples)
-        _warm_up(lambda: function(self._inputs))
+        staged = tuple(_pinned(torch.from_numpy(np.array(example, order="C"))) for example in examples)
+        inputs = tuple(torch.empty_like(tensor, device=device) for tensor in staged)
+        results = _pinned(function(tuple(tensor.to(device) for tensor in staged)))
+
+        def transferred() -> None:
+            for there, here in zip(inputs, staged, strict=True):
+                there.copy_(here, non_blocking=True)
+            results.copy_(function(inputs), non_blocking=True)
+
+        _warm_up(transferred)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._outputs = function(self._inputs)
-        self._results = torch.empty_like(self._outputs, device="cpu", pin_memory=True)
+            transferred()
+        self._kept = inputs, staged, results  # the graph has their addresses
+        self._inputs, self._results = tuple(tensor.numpy() for tensor in staged), results.numpy()
 
-    def __call__(self, values: tuple[Tensor, ...]) -> Tensor:
-        for staged, inputs, value in zip(self._staged, self._inputs, values, strict=True):
-            staged.copy_(value)
-            inputs.copy_(staged, non_blocking=True)
+    def __call__(self, values: tuple[Array, ...]) -> Array:
+        for own, given in zip(self._inputs, values, strict=True):
+            own[...] = given
         self._graph.replay()
-        self._results.copy_(self._outputs, non_blocking=True)
         torch.cuda.current_stream().synchronize()
-        return self._results.clone()
+        return self._results.copy()
+
+
+def _pinned(example: Tensor) -> Tensor:
+    """A tensor like this one in memory of the host that the device can read and write. Its values are a copy."""
+    return torch.empty_like(example, device="cpu", pin_memory=True).copy_(example)
 
 
 @dataclass
@@ -109,6 +126,7 @@ class CapturedStep(Generic[M]):
 
 
 def _warm_up(function: Callable[[], object]) -> None:
+    cuda.wait()
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -122,16 +122,32 @@ def test_captured_acting_reads_weights_and_inputs_where_they_are() -> None:
         calls.append(1)
         return inputs[0] @ weights + inputs[1]
 
-    captured = CapturedActing(function, (torch.zeros(3, 1), torch.zeros(3, 2)), CPU)
-    first = captured((torch.ones(3, 1), torch.zeros(3, 2)))
+    captured = CapturedActing(function, (np.zeros((3, 1), np.float32), np.zeros((3, 2), np.float32)), CPU)
+    first = captured((np.ones((3, 1)), np.zeros((3, 2))))
     assert first.tolist() == [[1.0, 2.0]] * 3
     weights.copy_(torch.tensor([[5.0, 7.0]]))  # as an optimizer writes them: in place
-    second = captured((torch.full((3, 1), 2.0), torch.ones(3, 2)))
+    second = captured((np.full((3, 1), 2.0), np.ones((3, 2))))
     assert second.tolist() == [[11.0, 15.0]] * 3
     assert first.tolist() == [[1.0, 2.0]] * 3  # the first result was the caller's
-    assert len(calls) == _WARM_UPS + 1
+    assert len(calls) == _WARM_UPS + 2  # one to know the shape of the result, one that is captured
     with pytest.raises(ValueError, match="zip"):
-        captured((torch.ones(3, 1),))
+        captured((np.ones((3, 1)),))
+
+
+def test_captured_acting_has_copies_of_what_it_was_given() -> None:
+    """Images of other layouts in memory, read-only ones, and observations of several parts."""
+    images = np.arange(48, dtype=np.uint8).reshape(2, 4, 3, 2).transpose(0, 3, 1, 2)
+    images.flags.writeable = False
+    numbers = np.ones((2, 3), np.float32)
+
+    def function(inputs: tuple[Tensor, ...]) -> Tensor:
+        return inputs[0].float().sum((2, 3)) + inputs[1].sum(1, keepdim=True)
+
+    captured = CapturedActing(function, (images, numbers), CPU)
+    expected = images.sum((2, 3)) + 3.0
+    assert captured((images, numbers)).tolist() == expected.tolist()
+    assert captured((images[::-1], 2 * numbers)).tolist() == (expected[::-1] + 3).tolist()
+    assert (numbers == 1).all()
 
 
 # In the algorithms

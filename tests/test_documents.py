@@ -44,6 +44,7 @@ NOT_RUN = {
     "python examples/train_classifier.py": "a test of its own runs it",
     "python examples/dqn_by_hand.py": "a test of its own runs it",
     "num_gpus=1": "needs a GPU",
+    "outplay train pong-gpu": "needs a GPU",
     "python benchmarks/": "minutes long; its figures are in RESULTS.md",
     ".venv/bin/": "other tests run these",
 }

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
+
+from outplay import cuda
 from outplay.algorithms import curriculum, imported
 from outplay.algorithms.resolution import resolved
 from outplay.collect import RolloutSpec
@@ -67,6 +70,8 @@ def prepared(
     name, factory = find_env(env, folders)
     given, named = named_evaluation_env(given, folders)
     checked = validated(kind.Config, {**given, "env": name}, f"{kind.__name__} config", lambda: Experiment)
+    if checked.num_gpus and torch.cuda.is_available():
+        cuda.begin_libraries()
     checked, preprocessor = with_preprocessor(checked)
     task_function = curriculum.task_function(checked.env_task_fn, folders)
     model = imported.with_classes(checked.model, folders)

@@ -93,7 +93,7 @@ def _show(algorithm: Algorithm) -> None:
 
 def _policy(algorithm: Algorithm) -> Policy:
     """A copy of the current policy, on the CPU."""
-    policy = algorithm.policy_spec.make()
+    policy = algorithm.policy_spec.make_for_loading()
     policy.load(algorithm.policy.snapshot(0))
     return policy
 

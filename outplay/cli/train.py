@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from outplay import cuda
 from outplay.cli import completion
 from outplay.cli.engine import check_engine, start_engine
 from outplay.cli.output import command_output, say, separate_output
@@ -351,6 +352,9 @@ def _print_configuration(jobs: list[Experiment], folders: list[Path], resuming: 
 def _created(
     job: Experiment, results_dir: Path | None, folders: list[Path], init_from: str | None, file: Path | None
 ) -> Run:
+    if job.config.get("num_gpus") == 1:
+        cuda.begin_context()  # while torch is imported
+
     from outplay.runs.results import results_folder
     from outplay.runs.run import Run
 

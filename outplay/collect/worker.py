@@ -67,7 +67,7 @@ class RolloutWorker:
     def __init__(self, num_threads: int, spec: RolloutSpec, states: dict[int, GroupState]) -> None:
         self.spec = spec
         self.num_threads = num_threads
-        self.policy = spec.policy.make().to(spec.device)
+        self.policy = spec.policy.make_for_loading().to(spec.device)
         if this_process() != spec.driver:
             mark_worker_process()
             if spec.relay is not None:
@@ -130,8 +130,10 @@ class RolloutWorker:
         # Where environments step in threads, half of them step while the policy acts for the other half.
         sizes = split_envs(episodes, 2 if self.spec.env.is_atari else 1)
         if episodes not in self._evaluation:
+            # With a thread for each, episodes that have ended hold up no others. Then one call for all is faster.
+            separate = self.num_threads < episodes
             self._evaluation[episodes] = [
-                make_vector(self.spec.env, size, self.num_threads, separate=True) for size in sizes
+                make_vector(self.spec.env, size, self.num_threads, separate) for size in sizes
             ]
         players = []
         for part, vector in enumerate(self._evaluation[episodes]):

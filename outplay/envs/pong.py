@@ -17,6 +17,7 @@ Array = np.ndarray
 
 _PIXELS = 80 * 80
 _BACKGROUND = (0, 34, 228)  # palette indices: black and the two background colours
+_FOREGROUND = bytes(int(index not in _BACKGROUND) for index in range(256))  # 1 for each other palette index
 _DOWN, _UP = ale_py.Action.LEFT, ale_py.Action.RIGHT
 
 
@@ -62,13 +63,8 @@ class PongDifference(gymnasium.Env[Array, Array]):
     def _binary_frame(self) -> Array:
         """The binary frame: the cropped field, every second pixel, 1 where a paddle or the ball is."""
         self._game.getScreen(self._screen)
-        field = self._screen[35:195:2, ::2].ravel()
-        black, *others = _BACKGROUND
-        foreground = field != black
-        for colour in others:
-            foreground &= field != colour
-        frame: Array = foreground.view(np.int8)
-        return frame
+        # A table of bytes: one pass, where comparisons in numpy are several, whose calls cost more than the work.
+        return np.frombuffer(self._screen[35:195:2, ::2].tobytes().translate(_FOREGROUND), np.int8)
 
     def render(self) -> Any:
         return self._game.getScreenRGB()

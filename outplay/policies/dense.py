@@ -11,6 +11,7 @@ from torch import nn
 
 from outplay.policies.encoder import CLIP_RANGE
 from outplay.policies.network import Network
+from outplay.policies.sparse import SparseLinear
 from outplay.sequences import Padded
 from outplay.spaces import Leaves
 
@@ -24,20 +25,24 @@ _ACTIVATIONS: dict[type[nn.Module], _Layer] = {  # in place
     nn.Identity: lambda x: x,
 }
 _NOT_VECTORS = (spaces.Discrete, spaces.MultiDiscrete, Padded)
+_FEW_ROWS, _FEW_SPARSE_ROWS = 4, 10
 _LONGEST_SUM = 4096  # BLAS may split longer sums among threads: rounding would depend on the number of threads
 
 
 class Dense:
-    """A frozen MLP in numpy: vector observations, linear layers, with or without LayerNorm, one linear head.
+    """A frozen MLP in numpy: vector observations, linear layers, with or without LayerNorm, one linear head. The first
+    layer may be sparse.
 
-    >>> if dense := Dense.of(policy.network):
+    >>> if (dense := Dense.of(policy.network)) and len(observations[0]) <= dense.most_rows:
     ...     outputs = dense(observations)  # (B, P): the network's outputs, up to rounding
     """
 
-    FEW_ROWS = 4  # for larger batches torch is faster, since its cost hardly grows with each row
-
     def __init__(self, network: Network, head: tuple[Array, Array]) -> None:
-        self._layers = [_LAYERS.get(type(layer), _activation)(layer) for layer in network.hidden]
+        layers = list(network.hidden)
+        self._layers = [_LAYERS.get(type(layer), _activation)(layer) for layer in layers]
+        self._is_sparse = bool(layers) and isinstance(layers[0], SparseLinear)
+        # For larger batches torch is faster, since its cost hardly grows with each row.
+        self.most_rows = _FEW_SPARSE_ROWS if self._is_sparse else _FEW_ROWS
         self._head = head
         self._normalisers = [None if n is None else (_array(n[0]), _array(n[1])) for n in network.normalisers()]
 
@@ -52,7 +57,8 @@ class Dense:
             return None
         if network.autocasts or not all(type(layer) in (*_LAYERS, *_ACTIVATIONS) for layer in layers):
             return None
-        if max(network.encoder.num_features, network.num_hidden, *map(_width, layers)) > _LONGEST_SUM:
+        inputs = 0 if layers and isinstance(layers[0], SparseLinear) else network.encoder.num_features
+        if max(inputs, network.num_hidden, *map(_width, layers)) > _LONGEST_SUM:
             return None
         head = network.head()
         return None if head is None else cls(network, (_array(head[0]), _array(head[1])))
@@ -75,6 +81,8 @@ class Dense:
                 x = ((x - normaliser[0]) * normaliser[1]).clip(-CLIP_RANGE, CLIP_RANGE)
             parts.append(x.reshape(len(x), -1))
         features = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
+        if self._is_sparse:  # which sums row by row, in the order of the inputs
+            return np.ascontiguousarray(features)
         return np.ascontiguousarray(features, np.float32)  # the memory layout changes the order of summation
 
 
@@ -88,6 +96,38 @@ def _linear(layer: Any) -> _Layer:
         return outputs
 
     return apply
+
+
+def _sparse(layer: Any) -> _Layer:
+    weight, bias = _array(layer.weight), None if layer.bias is None else _array(layer.bias)
+
+    def apply(x: Array) -> Array:
+        rows, columns, values = _nonzero_entries(x)
+        products = weight.take(columns, 0)
+        products *= values.astype(np.float32)[:, None]
+        outputs, begin = np.empty((len(x), weight.shape[1]), np.float32), 0
+        for row, end in enumerate(np.searchsorted(rows, np.arange(1, len(x) + 1)).tolist()):
+            np.add.reduce(products[begin:end], 0, out=outputs[row])
+            begin = end
+        if bias is not None:
+            outputs += bias
+        return outputs
+
+    return apply
+
+
+def _nonzero_entries(x: Array) -> tuple[Array, Array, Array]:
+    """(rows, columns, values) of the nonzero entries, row by row. Bytes are read in words of eight: most are zero."""
+    width = x.shape[1]
+    if x.itemsize != 1 or width % 8:
+        rows, columns = np.nonzero(x)
+        return rows, columns, x[rows, columns]
+    words = np.flatnonzero(x.reshape(-1).view(np.int64))
+    bytes_ = x.reshape(-1, 8)[words].reshape(-1)
+    inside = np.flatnonzero(bytes_)
+    places = words[inside >> 3] * 8 + (inside & 7)
+    rows = places // width
+    return rows, places - rows * width, bytes_[inside]
 
 
 def _layer_norm(layer: Any) -> _Layer:
@@ -108,7 +148,11 @@ def _activation(layer: Any) -> _Layer:
     return _ACTIVATIONS[type(layer)]
 
 
-_LAYERS: dict[type[nn.Module], Callable[[Any], _Layer]] = {nn.Linear: _linear, nn.LayerNorm: _layer_norm}
+_LAYERS: dict[type[nn.Module], Callable[[Any], _Layer]] = {
+    nn.Linear: _linear,
+    nn.LayerNorm: _layer_norm,
+    SparseLinear: _sparse,
+}
 
 
 def _array(tensor: Any) -> Array:

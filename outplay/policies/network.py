@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar, Self
@@ -275,13 +278,26 @@ def _mlp(sizes: list[int], activation: type[nn.Module], config: ModelConfig) -> 
     return nn.Sequential(*layers)
 
 
+_leaves_out: ContextVar[bool] = ContextVar("leaves out initial weights", default=False)
+
+
+@contextmanager
+def without_initial_weights() -> Iterator[None]:
+    """Networks made in this block are only to be loaded: orthogonal weights of large layers take tenths of a second."""
+    token = _leaves_out.set(True)
+    try:
+        yield
+    finally:
+        _leaves_out.reset(token)
+
+
 @torch.no_grad()
 def initialize(module: nn.Module, initializer: str, generator: torch.Generator, gain: float) -> None:
     """Initialize a layer: orthogonal weights times `gain`, or normal weights with standard deviation 1/√inputs.
 
     A LayerNorm keeps its first weights: ones, and zeros as bias.
     """
-    if not hasattr(module, "weight") or isinstance(module, nn.LayerNorm):
+    if _leaves_out.get() or not hasattr(module, "weight") or isinstance(module, nn.LayerNorm):
         return
     weight, bias = module.weight, module.bias
     assert isinstance(weight, Tensor)

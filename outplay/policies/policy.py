@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -23,6 +22,7 @@ from outplay.policies.flat import flatten, ranges
 from outplay.policies.network import Network
 from outplay.policies.previous import PreviousInputs
 from outplay.policies.recurrent import PREVIOUS, Memory
+from outplay.policies.weights import Weights
 from outplay.spaces import Leaf, Leaves, leaves
 from outplay.streams import seed_for
 
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 _SAME_NETWORK = "the algorithm, the spaces and the model settings must be those of the run that saved them"
-
-
-@dataclass(frozen=True)
-class Weights:
-    """An immutable, versioned snapshot of the weights for acting: put once per version, read by all workers."""
-
-    version: int
-    flat: Array  # parameters and buffers for acting, without the critic, in the order of `Policy.flat`
-    exploration: dict[str, float] = field(default_factory=dict)  # exploration values by name, such as ε
-    updates: int = 0  # updates of the learner before this snapshot
 
 
 class Policy:
@@ -141,7 +131,7 @@ class Policy:
         self._before_acting(explore, rng)
         if self.network.core is not None:
             return self._act_recurrently(observations, state, mask, explore, rng)
-        if self._dense is not None and len(observations[0]) <= Dense.FEW_ROWS:
+        if self._dense is not None and len(observations[0]) <= self._dense.most_rows:
             outputs = self._dense(observations)
         else:
             outputs = self._torch_outputs(observations)
@@ -283,11 +273,11 @@ class Policy:
 
     @torch.inference_mode()
     def _torch_outputs(self, observations: Leaves) -> Array:
-        arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
         if self.device.type == "cuda" and self.network.is_frozen and self.network.capturable:
-            if (rows := len(arrays[0])) not in self._captured:
-                self._captured[rows] = CapturedActing(self._outputs, arrays, self.device)
-            return self._captured[rows](arrays).numpy()
+            if (rows := len(observations[0])) not in self._captured:
+                self._captured[rows] = CapturedActing(self._outputs, observations, self.device)
+            return self._captured[rows](observations)
+        arrays = tuple(torch.from_numpy(np.ascontiguousarray(leaf)) for leaf in observations)
         return self._outputs(tuple(array.to(self.device) for array in arrays)).cpu().numpy()
 
     def _outputs(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
@@ -346,7 +336,8 @@ class Policy:
     def snapshot(self, version: int, updates: int = 0, everything: bool = False) -> Weights:
         """The Weights for acting; with `everything`, critics included. `updates`: updates of the learner so far."""
         parts = [self.flat.detach()] if everything else [self.flat.detach()[part] for part in self._acting]
-        return Weights(version, torch.cat(parts).cpu().numpy(), dict(self.exploration), updates)
+        copied = torch.cat(parts)
+        return Weights(version, copied if copied.is_cuda else copied.numpy(), dict(self.exploration), updates)
 
     def random_weights(self, version: int) -> Weights:
         """Weights of a random policy: uniform for discrete actions, normal around 0 for continuous ones."""
@@ -363,8 +354,10 @@ class Policy:
         """Load weights for acting. This copy of the policy is not trained."""
         self.version = weights.version
         self.exploration = dict(weights.exploration)
-        # The array may be a view of shared memory. A copy has the same alignment everywhere.
-        given = torch.from_numpy(np.array(weights.flat))
+        given = weights.values
+        if not isinstance(given, Tensor) or given.device.type != self.device.type:
+            # The array may be a view of shared memory. A copy has the same alignment everywhere.
+            given = torch.from_numpy(np.array(weights.flat))
         parts = [slice(0, len(self.flat))] if len(given) == len(self.flat) else self._acting
         sizes = [part.stop - part.start for part in parts]
         for part, values in zip(parts, torch.split(given, sizes), strict=True):

@@ -29,6 +29,7 @@ class ActionScaling:
             self.parts = [ActionScaling(part, normalize, clip) for part in spaces.action_parts(space)]
         elif isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
             self.start = space.start
+        self.shifts = bool(np.any(self.start))
         self.is_box = isinstance(space, gymnasium.spaces.Box)
         self.clips = normalize or clip
         if isinstance(space, gymnasium.spaces.Box):
@@ -47,7 +48,7 @@ class ActionScaling:
         if not self.is_box:
             # A Discrete action is a scalar. Others are flat, and take the shape of their space here.
             actions = actions.reshape(*actions.shape[:-1], *self.shape) if self.shape else actions
-            return actions + self.start if np.any(self.start) else actions
+            return actions + self.start if self.shifts else actions
         shape = (*actions.shape[:-1], *self.shape)
         actions = self.middle + self.scale * actions
         if self.rounds:

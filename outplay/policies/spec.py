@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 
 from outplay.groups import ModelConfig
+from outplay.policies.network import without_initial_weights
 from outplay.policies.policy import Policy
 from outplay.policies.scaling import ActionScaling
 
@@ -34,6 +35,11 @@ class PolicySpec:
 
     def make(self) -> Policy:
         return self.policy_class(self)
+
+    def make_for_loading(self) -> Policy:
+        """A policy that acts only after weights were loaded: its first weights are not drawn."""
+        with without_initial_weights():
+            return self.make()
 
     def action_scaling(self) -> ActionScaling:
         """From the policy's actions to the environment's."""

@@ -13,6 +13,7 @@ import pytest
 import outplay
 from outplay import DQN, PPO, Algorithm
 from outplay.algorithms.setup import Resources
+from outplay.collect import pool, worker
 from tests import probes
 from tests.algorithms.test_placement import CASES, SMALL, train
 
@@ -33,6 +34,30 @@ def test_atari_is_the_same_with_any_number_of_workers(process_engine: None, env:
                 trainer.train()
             found.add(trainer.policy.flat.numpy().tobytes())
     assert len(found) == 1
+
+
+def test_evaluations_are_the_same_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a thread for each episode, all games are one vector: those that have ended go on, and are not counted."""
+    config = {
+        "num_workers": 0, "learner_threads": 1, "evaluation_explore": True, "evaluation_duration": 3,
+        "env_config": {"img_height": 42, "img_width": 42},
+        "model": {"conv_filters": [[4, 8, 8]], "fcnet_hiddens": [8]},
+    }  # fmt: skip
+    found, separate = [], []
+    make = worker.make_vector
+
+    def recorded(*arguments: Any) -> Any:
+        separate.append(arguments[3])
+        return make(*arguments)
+
+    monkeypatch.setattr(worker, "make_vector", recorded)
+    for threads in (2, 3):
+        monkeypatch.setattr(pool, "count_cpus", lambda threads=threads: threads)
+        with PPO(env="ALE/Breakout-v5", config=config) as trainer:
+            found += [[trainer.evaluate() for _ in range(2)]]
+    assert separate == [True, True, False, False]
+    assert found[0] == found[1]
+    assert found[0][0]["episode_len_mean"] > 50
 
 
 def test_num_workers_starts_that_many_workers(process_engine: None, caplog: pytest.LogCaptureFixture) -> None:

@@ -98,6 +98,7 @@ FEW: dict[str, Any] = {
     "no hidden layer": (Policy, spaces.Discrete(3), {"fcnet_hiddens": []}, {}),
     "LayerNorm": (Policy, spaces.Discrete(3), {"layer_norm": True, "fcnet_hiddens": [33, 7]}, {}),
     "LayerNorm without bias": (QPolicy, spaces.Discrete(3), {"layer_norm": True, "use_bias": False}, {}),
+    "sparse": (Policy, spaces.Discrete(3), {"sparse_inputs": True, "vf_share_layers": True}, {}),
     "dueling": (QPolicy, spaces.Discrete(3), {}, {}),
     "not dueling": (QPolicy, spaces.Discrete(3), {}, {"options": QOptions(dueling=False)}),
 }
@@ -106,7 +107,6 @@ OTHERS: dict[str, Any] = {
     "images": (OBSERVATION_SPACES["small image"], Policy, {}, {}),
     "other activations": (NUMBERS, Policy, {"fcnet_activation": "swish"}, {}),
     "lower precision": (NUMBERS, Policy, {"precision": "bfloat16"}, {}),
-    "sparse": (spaces.Box(-1, 1, (8,), np.int8), Policy, {"sparse_inputs": True}, {}),
     "long sums": (spaces.Box(-1, 1, (5000,)), Policy, {"fcnet_hiddens": [4]}, {}),
     "wide layers": (NUMBERS, Policy, {"fcnet_hiddens": [5000, 4]}, {}),
     "distributions": (NUMBERS, QPolicy, {}, {"options": QOptions(distributional="qr")}),
@@ -137,6 +137,28 @@ def test_a_few_rows_are_acted_for_in_numpy_with_the_same_numbers(name: str, monk
     assert act(acting, NUMBERS, explore=False)[2]["dist"] == pytest.approx(
         act(learning, NUMBERS, explore=False)[2]["dist"], rel=1e-4
     )
+
+
+@pytest.mark.parametrize("width", [8, 12, 6400])
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_sparse_bytes_are_acted_for_in_numpy_with_the_same_numbers(width: int, use_bias: bool) -> None:
+    """Widths of whole words and others; rows without any nonzero input; at most `most_rows` rows."""
+    space = spaces.Box(-1, 1, (width,), np.int8)
+    model = ModelConfig(sparse_inputs=True, fcnet_hiddens=[5], use_bias=use_bias)
+    rng = np.random.default_rng(0)
+    policy = with_any_weights(Policy(PolicySpec(space, spaces.MultiBinary(1), model, 0)), rng)
+    inputs = rng.integers(-1, 2, (12, width), np.int8) * (rng.random((12, width)) < 0.3).astype(np.int8)
+    inputs[[2, 11]] = 0
+    expected = policy._torch_outputs((inputs,))
+    policy.load(policy.snapshot(1))
+    dense = policy._dense
+    assert dense is not None
+    outputs = dense((inputs,))
+    assert outputs == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    for rows in (1, 3, dense.most_rows):
+        assert np.array_equal(policy.act((inputs[:rows],), {}, None, False, rng)[2]["dist"], outputs[:rows])
+    again = policy.act((np.asfortranarray(inputs[:4]),), {}, None, False, rng)[2]["dist"]
+    assert np.array_equal(again, outputs[:4])
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from outplay import PPO
@@ -86,6 +88,34 @@ def test_exploration_values_travel_beside_the_parameters() -> None:
     assert learning.random_weights(2).exploration == {"epsilon": 1.0}
     assert learning.exploration == {"epsilon": 0.5}
     assert Weights(1, weights.flat).updates == 0
+
+
+def test_weights_on_a_device_become_an_array_for_other_processes() -> None:
+    learning = policy(0)
+    given = learning.snapshot(4, updates=2)
+    there = Weights(4, torch.from_numpy(given.flat.copy()), {"epsilon": 0.5}, 2)
+    assert np.array_equal(there.flat, given.flat)
+    sent = pickle.loads(pickle.dumps(there))
+    assert isinstance(sent.values, np.ndarray)
+    assert (sent.version, sent.exploration, sent.updates) == (4, {"epsilon": 0.5}, 2)
+    for weights in (there, sent):
+        acting = policy(1)
+        acting.load(weights)
+        assert acting.version == 4
+        assert np.array_equal(acting.snapshot(1).flat, given.flat)
+    acting.flat.zero_()
+    assert np.array_equal(there.flat, given.flat)
+
+
+@pytest.mark.parametrize("space", [VECTOR, IMAGE])
+def test_a_policy_that_is_made_for_loading_acts_as_the_loaded_one(space: spaces.Space[Any]) -> None:
+    learning = policy(3, space)
+    acting = learning.spec.make_for_loading()
+    assert not np.array_equal(acting.snapshot(1, everything=True).flat, learning.snapshot(1, everything=True).flat)
+    acting.load(learning.snapshot(1))
+    assert np.array_equal(act(acting, space), act(learning, space))
+    again = learning.spec.make()  # the first weights are drawn again after the block
+    assert np.array_equal(again.snapshot(1, everything=True).flat, learning.snapshot(1, everything=True).flat)
 
 
 def test_ranges_of_the_flat_vector_are_merged() -> None:
