@@ -15,13 +15,13 @@ import itertools
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from outplay.fragments import Fragment
 from outplay.replay.sequences import Recurrence, Sequences, sequences
+from outplay.replay.transitions import Transitions
 from outplay.replay.undo import Undo
 from outplay.spaces import Leaf, Leaves
 
@@ -32,25 +32,6 @@ _SEGMENT_BYTES = 16_000_000
 _AHEAD, _AHEAD_BYTES = 64, 4_000_000  # minibatches that are read at a time, and their observations
 _NAME = re.compile(r"([0-9]{4,6})-([0-9]{10,15})-([0-9]{10,15})(-open)?")
 _COLUMNS = ("actions", "rewards", "terminated", "truncated", "began")
-
-
-@dataclass
-class Transitions:
-    """B n-step transitions."""
-
-    observations: Leaves  # (B, …)
-    actions: Array  # (B, …)
-    rewards: Array  # (B,): n-step return Σ γ^k r, over m ≤ n steps if the episode ends earlier
-    next_observations: Leaves  # (B, …): after m steps
-    discounts: Array  # (B,): γ^m, and 0 where the episode terminated
-    weights: Array  # (B,): importance-sampling weights; 1 with uniform sampling
-    places: Array  # (B,): indices into the buffer, for priority updates
-
-    def rows(self, rows: slice) -> Transitions:
-        """Some of the transitions."""
-        seen, after = (tuple(leaf[rows] for leaf in leaves) for leaves in (self.observations, self.next_observations))
-        actions, rewards, discounts = self.actions[rows], self.rewards[rows], self.discounts[rows]
-        return Transitions(seen, actions, rewards, after, discounts, self.weights[rows], self.places[rows])
 
 
 Sample = Transitions | Sequences

@@ -33,7 +33,15 @@ def trained(algorithm: type[SAC] | type[TD3], **settings: Any) -> tuple[torch.Te
         return trainer.learner.policy.flat.clone(), dict(result["learner"])
 
 
-@pytest.mark.parametrize("settings", [{}, {"grad_clip": 0.5}, {"model": {"precision": "bfloat16"}}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"grad_clip": 0.5, "lr_schedule": [[0, 1e-2], [400, 0.0]], "policy_delay": 2},
+        {"normalize_observations": True, "prioritized_replay": True, "n_step": 2},
+        {"model": {"precision": "bfloat16"}},
+    ],
+)
 @pytest.mark.parametrize("algorithm", [SAC, TD3])
 def test_a_traced_run_has_the_weights_of_a_plain_one(
     algorithm: type[SAC] | type[TD3], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
