@@ -94,7 +94,7 @@ class Acts(probes.Walk):
         assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
         total = sum(float(np.sum(part)) for part in leaves_of(action))
         observation, _, terminated, truncated, info = super().step(1 + (total > 3))
-        return observation + np.float32(0.01 * total), total, terminated, truncated, info
+        return observation + np.array([0.01 * total, 0.0], np.float32), total, terminated, truncated, info
 
 
 def leaves_of(action: Any) -> list[Any]:

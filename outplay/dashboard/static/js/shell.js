@@ -110,7 +110,7 @@ function machineValues(machine) {
   for (const gpu of machine?.gpus ?? []) {
     const name = machine.gpus.length > 1 ? `GPU ${gpu.index}` : "GPU";
     if (gpu.percent !== null) add(name, gpu.percent / 100, percent(gpu.percent / 100));
-    if (gpu.memory_total_bytes) add(`${name} memory`, gpu.memory_used_bytes / gpu.memory_total_bytes, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`);
+    if (gpu.memory_total_bytes) add(`${name} RAM`, gpu.memory_used_bytes / gpu.memory_total_bytes, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`);
   }
   return values;
 }
