@@ -72,10 +72,12 @@ class RolloutWorker:
             mark_worker_process()
             if spec.relay is not None:
                 messages.join(spec.relay)
+        # All EnvGroups step at once: more threads than cores would wait for each other.
+        each = min(num_threads, max(2, num_threads // max(1, len(states))))
         with watchdog_scope():
             self.groups = {
                 index: EnvGroup(
-                    make_vector(spec.env, spec.group_sizes[index], num_threads, separate=spec.complete_episodes),
+                    make_vector(spec.env, spec.group_sizes[index], each, separate=spec.complete_episodes),
                     index,
                     spec.seed,
                     state,

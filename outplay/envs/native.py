@@ -144,7 +144,8 @@ class AtariVector:
         sizes = [1] * num_envs if separate else [num_envs]
         self.name = spec.name
         self.num_envs = num_envs
-        self._parts = [_atari_part(spec, size, 1 if separate else num_threads, options) for size in sizes]
+        # A thread without a game would look for one all the time.
+        self._parts = [_atari_part(spec, size, min(size, num_threads), options) for size in sizes]
         self.observation_space: gymnasium.Space[Any] = self._parts[0].single_observation_space
         self.action_space: gymnasium.Space[Any] = self._parts[0].single_action_space
         self.leaves = spaces.leaves(self.observation_space)
