@@ -145,7 +145,7 @@ class SACLearner(ReplayActorCriticLearner[SACConfig]):
         critics = self.critics.record(batch.observations, drawn.actions)
         lowest, chosen = critics.outputs.min(0, keepdim=True)
         loss = (alpha * drawn.log_prob - lowest.view(-1)).mean()
-        share = 1 / len(params)  # the slopes of a mean
+        share = 1 / int(params.shape[0])  # the slopes of a mean
         of_values = torch.zeros_like(critics.outputs).scatter_(0, chosen, -share)
         slopes = drawn.slopes(critics.input_gradient(of_values), alpha * share)
         return loss, slopes, -drawn.log_prob

@@ -94,7 +94,7 @@ class TD3Learner(ReplayActorCriticLearner[TD3Config]):
         policy = self.network.record(batch.observations)
         actions = policy.outputs.tanh()
         critic = self.critics.record(batch.observations, actions, number=1)
-        of_actions = critic.input_gradient(torch.full_like(critic.outputs, -1 / len(actions)))
+        of_actions = critic.input_gradient(torch.full_like(critic.outputs, -1 / int(actions.shape[0])))
         gradients = policy.weight_gradients(of_actions * (1 - actions.square()))
         norm = self.optimizer.apply(gradients, lr, self.config.grad_clip, ["actor"])
         return norm, {"actor_loss": -critic.outputs.mean()}

@@ -188,7 +188,7 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
         errors = batch.rewards + batch.discounts * following - values  # (N, B)
         weighted = batch.weights * errors
         loss = (weighted * errors).mean(-1).sum()
-        slopes = weighted * (-2 / values.shape[1])  # ∂loss / ∂values
+        slopes = weighted * (-2 / int(values.shape[1]))  # ∂loss / ∂values
         norm = self.optimizer.apply(gradients(slopes), lr, self.config.grad_clip, ["critics"])
         return norm, {"critic_loss": loss, "q_mean": values.mean(), "errors": errors.abs().mean(0)}
 

@@ -232,6 +232,8 @@ def check_norm(norm: float, lr: float) -> None:
 
 def _joined(gradients: Sequence[Tensor]) -> Tensor:
     """The gradients as one vector. Not copied if they lie one after the other in memory, as those of `fused.mlp`."""
+    if len(gradients) == 1 and gradients[0].dim() == 1:
+        return gradients[0]
     first, end = gradients[0], gradients[0].storage_offset()
     for gradient in gradients:
         is_next = gradient.storage_offset() == end and gradient.dim() < 4 and gradient.is_contiguous()

@@ -38,14 +38,22 @@ class Layers:
         self.shapes = [tensor[None].shape if is_one else tensor.shape for tensor in tensors]
         self.sizes = [shape.numel() for shape in self.shapes]
         self.size = sum(self.sizes)
+        self.number = self.shapes[0][0]
+        self.widths = [(shape[1], shape[2]) for shape in self.shapes[::2]]  # outputs and inputs of each layer
+        self.is_low = [dtype != torch.float32 and min(width) >= _WIDE for width in self.widths]
         self.weights, self.biases = self.split([tensor.detach() for tensor in tensors])
-        self.is_low = [dtype != torch.float32 and min(weight.shape[1:]) >= _WIDE for weight in self.weights]
         self.buffers = Buffers(keeps=not tensors[0].is_cuda)  # a GPU has a fast allocator of its own
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Weights (N, outputs, inputs) and biases (N, 1, outputs)."""
         parts = [tensor.view(shape) for tensor, shape in zip(tensors, self.shapes, strict=True)]
         return parts[::2], [bias[:, None] for bias in parts[1::2]]
+
+    def first(self, number: int | None) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights and biases of the first networks only; None: of all."""
+        if number is None:
+            return self.weights, self.biases
+        return [weight[:number] for weight in self.weights], [bias[:number] for bias in self.biases]
 
     def run(self, x: Tensor, number: int | None = None, columns: int | None = None, reuses: bool = True) -> MLPPass:
         """The outputs (N, B, outputs) for the input x (B, inputs), or only those of the first `number` networks.
@@ -70,11 +78,12 @@ class Buffers:
     def __init__(self, keeps: bool) -> None:
         self._kept: dict[tuple[Any, ...], Tensor] | None = {} if keeps else None
 
-    def like(self, x: Tensor, width: int, name: str, place: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A buffer with the shape of `x`, but this many columns. The same arguments give the same memory."""
-        shape = (*x.shape[:-1], width)
+    def get(
+        self, like: Tensor, shape: tuple[int, ...], name: str, place: int = 0, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """A buffer on the device of `like`. The same arguments give the same memory."""
         if self._kept is None:
-            return torch.empty(shape, dtype=dtype, device=x.device)
+            return torch.empty(shape, dtype=dtype, device=like.device)
         key = (name, place, *shape)
         if key not in self._kept:
             self._kept[key] = torch.empty(shape, dtype=dtype)
@@ -84,29 +93,30 @@ class Buffers:
 class MLPPass:
     """A forward pass of MLPs, with what their backward pass needs (a `passes.ForwardPass`). Without autograd.
 
-    All networks are computed at a time, as batches of matrices.
+    All networks are computed at a time, as batches of matrices. Sizes are integers of Python: those of tensors would be
+    operations in a trace.
     """
 
     def __init__(self, layers: Layers, x: Tensor, number: int | None, columns: int | None, buffers: Buffers) -> None:
         self._layers, self._buffers, self._columns = layers, buffers, columns
-        self._weights = [weight[:number] for weight in layers.weights]
+        self._weights, biases = layers.first(number)
+        self._rows = number or layers.number, int(x.shape[0])
         self._inputs: list[Tensor] = []  # of each layer
         self._low: list[tuple[Tensor, Tensor] | None] = []  # input and weight in lower precision, where it is used
-        hidden, last = x.expand(len(self._weights[0]), -1, -1), len(self._weights) - 1
-        for i, (weight, bias) in enumerate(zip(self._weights, layers.biases, strict=True)):
+        hidden, last = x.expand(self._rows[0], -1, -1), len(self._weights) - 1
+        for i, (weight, bias, (outputs, inputs)) in enumerate(zip(self._weights, biases, layers.widths, strict=True)):
             self._inputs.append(hidden)
+            self._low.append(None)
+            out = buffers.get(x, (*self._rows, outputs), "hidden", i)
             if layers.is_low[i]:
-                low = (
-                    _lower(hidden, layers.dtype, buffers, "low", i),
-                    _lower(weight, layers.dtype, buffers, "weight", i),
-                )
-                self._low.append(low)
-                product = buffers.like(hidden, weight.shape[1], "product", dtype=layers.dtype)
-                torch.bmm(low[0], low[1].mT, out=product)
-                hidden = buffers.like(hidden, weight.shape[1], "hidden", i).copy_(product).add_(bias[:number])
+                self._low[i] = low = self._lower(hidden, inputs, "low", i), self._lower_weight(weight, i)
+                product = buffers.get(x, (*self._rows, outputs), "product", 0, layers.dtype)
+                hidden = out.copy_(torch.bmm(low[0], low[1].mT, out=product)).add_(bias)
+            elif outputs == 1:  # here and below: products with vectors are slow as products of matrices
+                scaled = torch.mul(hidden, weight, out=buffers.get(x, (*self._rows, inputs), "scaled"))
+                hidden = torch.sum(scaled, -1, keepdim=True, out=out).add_(bias)
             else:
-                self._low.append(None)
-                hidden = _linear(hidden, weight, bias[:number], buffers, i)
+                hidden = torch.baddbmm(bias, hidden, weight.mT, out=out)
             if i < last:
                 hidden = hidden.relu_() if layers.is_relu else hidden.tanh_()
         self.outputs = hidden
@@ -120,34 +130,69 @@ class MLPPass:
 
     def backward(self, slopes: Tensor, of_weights: bool = False, of_input: bool = False) -> tuple[Tensor, Tensor]:
         """(gradient of the layers' tensors as one vector, gradient of the last columns of x); empty if not wanted."""
-        layers, buffers, gradient = self._layers, self._buffers, slopes
-        flat, of_x = slopes.new_empty(layers.size if of_weights else 0), slopes.new_empty(0)
+        # A trace leaves out what it takes for useless. So results of operations are used, not only what they write to,
+        # and the vector is made here, not before.
+        layers, gradient = self._layers, slopes
+        flat, of_x = torch.empty(layers.size if of_weights else 0, device=slopes.device), slopes
         weights, biases = layers.split(torch.split(flat, layers.sizes)) if of_weights else ([], [])
         for i in reversed(range(len(self._inputs))):
-            x, low, weight = self._inputs[i], self._low[i], self._weights[i]
-            short = None if low is None else _lower(gradient, layers.dtype, buffers, "short")
+            x, low, weight, (outputs, inputs) = self._inputs[i], self._low[i], self._weights[i], layers.widths[i]
+            short = None if low is None else self._lower(gradient, outputs, "short")
             if of_weights:
                 torch.sum(gradient, -2, keepdim=True, out=biases[i])
                 if low is None or short is None:
-                    _write_of_weight(gradient, x, weights[i], buffers)
+                    self._write_of_weight(gradient, x, layers.widths[i], weights[i])
                 else:
-                    of_weight = buffers.like(weight, weight.shape[2], "of weight", dtype=layers.dtype)
+                    of_weight = self._buffers.get(x, tuple(layers.shapes[2 * i]), "of weight", 0, layers.dtype)
                     weights[i].copy_(torch.bmm(short.mT, low[0], out=of_weight))
             if i == 0:
                 break
+            out = self._buffers.get(x, (*self._rows, inputs), "gradient", i % 2)
             if low is None or short is None:
-                gradient = _through(gradient, weight, buffers, i)
+                gradient = self._through(gradient, weight, (outputs, inputs), out)
             else:
-                back = torch.bmm(short, low[1], out=buffers.like(short, weight.shape[2], "product", dtype=layers.dtype))
-                gradient = buffers.like(short, weight.shape[2], "gradient", i % 2).copy_(back)
+                product = self._buffers.get(x, (*self._rows, inputs), "product", 0, layers.dtype)
+                gradient = out.copy_(torch.bmm(short, low[1], out=product))
             if layers.is_relu:
-                torch.ops.aten.threshold_backward.grad_input(gradient, x, 0, grad_input=gradient)
+                gradient = torch.ops.aten.threshold_backward.grad_input(gradient, x, 0, grad_input=gradient)
             else:
-                torch.ops.aten.tanh_backward.grad_input(gradient, x, grad_input=gradient)
+                gradient = torch.ops.aten.tanh_backward.grad_input(gradient, x, grad_input=gradient)
         if of_input:
-            first = self._weights[0] if self._columns is None else self._weights[0][..., -self._columns :]
-            of_x = _through(gradient, first, buffers, 0).sum(0)
+            outputs, inputs = layers.widths[0]
+            columns = inputs if self._columns is None else self._columns
+            weight = self._weights[0] if columns == inputs else self._weights[0][..., -columns:]
+            out = self._buffers.get(slopes, (*self._rows, columns), "gradient", 0)
+            of_x = self._through(gradient, weight, (outputs, columns), out).sum(0)
         return flat, of_x
+
+    def _lower(self, x: Tensor, width: int, name: str, place: int = 0) -> Tensor:
+        return self._buffers.get(x, (*self._rows, width), name, place, self._layers.dtype).copy_(x)
+
+    def _lower_weight(self, weight: Tensor, layer: int) -> Tensor:
+        shape = self._rows[0], *self._layers.widths[layer]
+        return self._buffers.get(weight, shape, "weight", layer, self._layers.dtype).copy_(weight)
+
+    def _through(self, gradient: Tensor, weight: Tensor, widths: tuple[int, int], out: Tensor) -> Tensor:
+        """The gradient of a layer's input, from that of its output."""
+        outputs, inputs = widths
+        if outputs == 1:
+            return torch.mul(gradient, weight, out=out)
+        if inputs == 1:
+            scaled = self._buffers.get(gradient, (*self._rows, outputs), "scaled")
+            return torch.sum(torch.mul(gradient, weight.mT, out=scaled), -1, keepdim=True, out=out)
+        return torch.bmm(gradient, weight, out=out)
+
+    def _write_of_weight(self, gradient: Tensor, x: Tensor, widths: tuple[int, int], out: Tensor) -> None:
+        """gradientᵀ x, (N, outputs, inputs)."""
+        outputs, inputs = widths
+        if outputs == 1:
+            scaled = self._buffers.get(x, (*self._rows, inputs), "scaled")
+            torch.sum(torch.mul(gradient, x, out=scaled), -2, keepdim=True, out=out)
+        elif inputs < _NARROW < outputs:
+            rows = self._buffers.get(x, (self._rows[0], inputs, outputs), "narrow")
+            out.copy_(torch.bmm(x.mT, gradient, out=rows).mT)
+        else:
+            torch.bmm(gradient.mT, x, out=out)
 
 
 def mlp(x: Tensor, layers: Layers, trains: bool = True, number: int | None = None) -> Tensor:
@@ -178,33 +223,3 @@ class _MLP(torch.autograd.Function):
             parts = zip(torch.split(flat, layers.sizes), layers.tensors, strict=True)
             found = [part.view(tensor.shape) for part, tensor in parts]
         return of_x if ctx.needs_input_grad[0] else None, None, None, *found
-
-
-def _lower(x: Tensor, dtype: torch.dtype, buffers: Buffers, name: str, place: int = 0) -> Tensor:
-    return buffers.like(x, x.shape[-1], name, place, dtype).copy_(x)
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor, buffers: Buffers, layer: int) -> Tensor:
-    """x Wᵀ + b. Here and below, products with vectors are slow as products of matrices."""
-    if weight.shape[1] == 1:
-        return torch.mul(x, weight, out=buffers.like(x, x.shape[-1], "scaled")).sum(-1, keepdim=True).add_(bias)
-    return torch.baddbmm(bias, x, weight.mT, out=buffers.like(x, weight.shape[1], "hidden", layer))
-
-
-def _through(gradient: Tensor, weight: Tensor, buffers: Buffers, layer: int) -> Tensor:
-    """The gradient of a layer's input, from that of its output."""
-    if weight.shape[2] == 1:
-        scaled = torch.mul(gradient, weight.mT, out=buffers.like(gradient, weight.shape[1], "scaled"))
-        return scaled.sum(-1, keepdim=True)
-    out = buffers.like(gradient, weight.shape[2], "gradient", layer % 2)
-    return torch.mul(gradient, weight, out=out) if weight.shape[1] == 1 else torch.bmm(gradient, weight, out=out)
-
-
-def _write_of_weight(gradient: Tensor, x: Tensor, out: Tensor, buffers: Buffers) -> None:
-    """gradientᵀ x, (N, outputs, inputs)."""
-    if gradient.shape[-1] == 1:
-        torch.sum(torch.mul(gradient, x, out=buffers.like(x, x.shape[-1], "scaled")), -2, keepdim=True, out=out)
-    elif x.shape[-1] < _NARROW < gradient.shape[-1]:
-        out.copy_(torch.bmm(x.mT, gradient, out=buffers.like(x.mT, gradient.shape[-1], "narrow")).mT)
-    else:
-        torch.bmm(gradient.mT, x, out=out)
