@@ -40,7 +40,11 @@ def test_each_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
             self.calls = calls
 
         def __getattr__(self, name: str) -> Any:
-            return lambda *_: self.calls.append(name) or 0
+            def succeed(*_: object) -> int:
+                self.calls.append(name)
+                return 0
+
+            return succeed
 
     calls: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", Driver)
