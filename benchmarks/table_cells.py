@@ -54,7 +54,7 @@ def thousands(steps: int) -> str:
 
 CELLS = [
     Cell("CartPole-v1", "PPO", 100 * K, 500, RL_ZOO),
-    Cell("CartPole-v1", "DQN", 50 * K, 500, RL_ZOO),
+    Cell("CartPole-v1", "DQN", 50 * K, 500, RL_ZOO, "cartpole-dqn"),
     Cell("CartPole-v1", "A2C", 500 * K, 500, RL_ZOO),
     Cell("Acrobot-v1", "PPO", 300 * K, -81.3, SLM_LAB),
     Cell("Acrobot-v1", "DQN", 100 * K, -76.6, RL_ZOO, "acrobot-dqn"),
