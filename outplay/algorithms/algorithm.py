@@ -255,7 +255,7 @@ class Algorithm(Generic[C_co]):
     def learner_threads(self) -> AbstractContextManager[None]:
         """Torch uses the threads of the learner within this context."""
         assert isinstance(self.config.learner_threads, int)
-        return torch_threads(self.config.learner_threads)
+        return torch_threads(1 if self.learner.is_traced else self.config.learner_threads)
 
     # Evaluation.
 

@@ -131,10 +131,14 @@ class DQNLearner(ReplayLearner[DQNConfig]):
             self.q_network.draw_noise(rng)
             self.target.network.draw_noise(rng)
 
+    @property
+    def is_traced(self) -> bool:
+        return self.can_trace and self.q_network.is_written_out
+
     def step(self, batch: TransitionBatch | SequenceBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
         measured = {} if self.noise is None else {"noise_kl": self._adapt(self.noise, batch)}
         if isinstance(batch, TransitionBatch) and self.q_network.is_written_out:
-            is_captured = self.captures or self.traces
+            is_captured = self.captures or self.is_traced
             norm, metrics = self.captured(self._mlp_step, batch, lr) if is_captured else self._mlp_step(batch, lr)
         elif self.captures and isinstance(batch, TransitionBatch):
             norm, metrics = self.captured(self._step, batch, lr)

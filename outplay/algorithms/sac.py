@@ -125,7 +125,7 @@ class SACLearner(ReplayActorCriticLearner[SACConfig]):
         """Continuous actions by the random numbers of the update."""
         assert isinstance(self.distribution, SquashedGaussian)
         assert batch.noise is not None
-        return self.distribution.draw(params, batch.noise[which])
+        return self.distribution.draw(params, batch.noise[:, which])
 
     @torch.no_grad()
     def actor_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:

@@ -85,7 +85,7 @@ class TD3Learner(ReplayActorCriticLearner[TD3Config]):
         if config.target_noise:
             assert batch.noise is not None
             limit = config.target_noise_clip
-            actions = (actions + (batch.noise[0] * config.target_noise).clamp(-limit, limit)).clamp(-1, 1)
+            actions = (actions + (batch.noise[:, 0] * config.target_noise).clamp(-limit, limit)).clamp(-1, 1)
         return actions, lambda values: values.amin(0).squeeze(-1)
 
     @torch.no_grad()

@@ -104,7 +104,7 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
     """Trains critics by TD learning, and the policy by the critics. A subclass implements `bootstrap` and `actor_step`.
 
     Both are called without autograd: the slopes of losses are written out, see `policies.passes`.
-    `batch.noise` (2, B, n) is standard normal: [0] for actions at the next observations, [1] at the observations.
+    `batch.noise` (B, 2, n) is standard normal: [:, 0] for actions at the next observations, [:, 1] at the observations.
     """
 
     network: Actor
@@ -131,9 +131,10 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
         ]
 
     @cached_property
-    def _is_traced(self) -> bool:
-        """Whether steps are traced: if neither the networks nor the loss use autograd."""
-        return self.traces and not self.is_discrete and self.critics.is_written_out and self.network.is_written_out
+    def is_traced(self) -> bool:
+        """If neither the networks nor the loss use autograd."""
+        is_plain = self.critics.is_written_out and self.network.is_written_out
+        return self.can_trace and is_plain and not self.is_discrete and not self.config.critic_dropout
 
     def exploration(self) -> dict[str, float]:
         settings = self.config.exploration_config
@@ -160,7 +161,7 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
 
     def _run(self, step: Any, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
         """A step, as a CUDA graph or traced where that is possible."""
-        if (self.captures or self._is_traced) and not self.config.critic_dropout:
+        if (self.captures and not self.config.critic_dropout) or self.is_traced:
             return self.captured(step, batch, lr)
         result: tuple[Tensor, dict[str, Tensor]] = step(batch, lr)
         return result
@@ -178,7 +179,7 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
         rng = stream(self.config.seed, "actions of an update", self.updates)
         rows = self.part_of(len(batch))  # with several learners, the numbers are drawn for all their parts
         noise = rng.standard_normal((2, rows.total, self._num_inputs), "float32")
-        batch.noise = self.tensor(noise[:, rows.rows])
+        batch.noise = self.tensor(noise[:, rows.rows].swapaxes(0, 1))
         return batch
 
     @torch.no_grad()

@@ -37,6 +37,7 @@ C = TypeVar("C", bound=AlgorithmConfig)
 Segments = Mapping[str, Callable[[], dict[str, Array]]]  # by name: a function that returns the arrays of a segment
 JsonAndTensors = tuple[dict[str, Any], dict[str, Tensor]]
 
+_ROWS_PER_THREAD = 32  # at least, of a minibatch that several threads share
 _MAX_IMAGES = 128  # per batch, for the moments of image observations
 
 
@@ -223,9 +224,14 @@ class Learner(Generic[C]):
         return self.device.type == "cuda" and self.network.capturable and self.config.num_learners == 1
 
     @property
-    def traces(self) -> bool:
+    def can_trace(self) -> bool:
         """Whether steps that do not use autograd are traced: on a CPU, with one learner."""
         return self.device.type == "cpu" and self.config.num_learners == 1 and can_trace()
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the steps of this learner are traced. Then each thread computes on its rows of a minibatch."""
+        return False
 
     def captured(
         self, step: Callable[..., tuple[Tensor, dict[str, Tensor]]], rows: Minibatch, *scalars: float
@@ -237,7 +243,10 @@ class Learner(Generic[C]):
                 changed = [*self.optimizer.tensors, *self.networks.values()]
                 self._captured[key] = CapturedStep(step, rows, scalars, changed)
             else:
-                self._captured[key] = TracedStep(step, rows, scalars, self.optimizer)
+                threads = self.config.learner_threads
+                assert isinstance(threads, int)
+                parts = max(1, min(threads, len(rows) // _ROWS_PER_THREAD))
+                self._captured[key] = TracedStep(step, rows, scalars, self.optimizer, parts)
         return self._captured[key](rows, *scalars)
 
     def rewards(self, batch: Batch | Fragment) -> Array:

@@ -55,6 +55,15 @@ class ParameterGroup:
         return before, ParameterGroup(name, self.parameters[first:], rest, self.settings, lr_scale)
 
 
+@dataclass(frozen=True)
+class DeferredUpdate:
+    """A gradient that has not been applied yet (`Optimizer.deferred`)."""
+
+    groups: list[str]
+    gradient: Tensor
+    grad_clip: float | None
+
+
 class Optimizer:
     """Adam (Kingma & Ba 2015), RMSProp or SGD with momentum, as in torch.optim.
 
@@ -69,7 +78,7 @@ class Optimizer:
     communicator: Communicator | None = None  # of data-parallel learners: gradients are summed over all of them
 
     def __init__(self, groups: Sequence[ParameterGroup]) -> None:
-        self._deferred: list[tuple[list[str], Tensor]] | None = None
+        self._deferred: list[DeferredUpdate] | None = None
         self.groups = {group.name: group for group in groups}
         sizes = [group.size for group in groups]
         device = groups[0].flat.device
@@ -114,21 +123,27 @@ class Optimizer:
         gradient = _joined(gradients)
         if self.communicator is not None and self.communicator.is_active:
             gradient = self.communicator.weighted_sum(gradient)
+        names = [group.name for group in groups]
+        if self._deferred is not None:
+            self._deferred.append(DeferredUpdate(names, gradient, grad_clip))
+            norm: Tensor = gradient.norm()
+            return norm
+        return self.finish(names, gradient, lr, grad_clip)
+
+    @torch.no_grad()
+    def finish(
+        self, names: Sequence[str], gradient: Tensor, lr: float | Tensor, grad_clip: float | None = None
+    ) -> Tensor:
+        """Clip a gradient of these groups, which is one vector, and change the parameters. Returns its norm before."""
         norm: Tensor = gradient.norm()
-        # A captured or traced step cannot read values: there, the caller checks the norm later.
-        if not gradient.is_cuda and self._deferred is None:
+        if not gradient.is_cuda:  # a captured step cannot read values: there, the caller checks the norm later
             check_norm(float(norm), float(lr))
         if grad_clip is not None:
             gradient *= (grad_clip / norm).clamp(max=1.0)
-        if self._deferred is not None:
-            self._deferred.append(([group.name for group in groups], gradient))
-        else:
-            self.update([group.name for group in groups], gradient, lr)
+        self._update(names, gradient, lr)
         return norm
 
-    @torch.no_grad()
-    def update(self, names: Sequence[str], gradient: Tensor, lr: float | Tensor) -> None:
-        """Change the parameters of these groups by their gradient, which is one vector."""
+    def _update(self, names: Sequence[str], gradient: Tensor, lr: float | Tensor) -> None:
         groups = self._chosen(names)
         for group, part in zip(groups, torch.split(gradient, [group.size for group in groups]), strict=True):
             slot = self._slots[group.name]
@@ -140,8 +155,8 @@ class Optimizer:
             slot.flat.sub_(update if group.lr_scale == 1 else update.mul_(group.lr_scale))
 
     @contextmanager
-    def deferred(self) -> Iterator[list[tuple[list[str], Tensor]]]:
-        """In this block, `apply` changes nothing: it appends the arguments of `update` to the list."""
+    def deferred(self) -> Iterator[list[DeferredUpdate]]:
+        """In this block, `apply` changes nothing: it appends the arguments of `finish` to the list."""
         self._deferred = []
         try:
             yield self._deferred

@@ -6,13 +6,16 @@ For networks of a few hundred units on a CPU, the overhead of autograd is a larg
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 ACTIVATIONS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh)  # those whose derivative follows from their output
+
+_part = 0  # whose buffers are used, see `buffers_of_part`
 
 _NARROW = 16  # columns; on a CPU, products with fewer are faster with them as rows
 _WIDE = 64  # inputs and outputs of layers whose products are worth a conversion to lower precision
@@ -84,10 +87,21 @@ class Buffers:
         """A buffer on the device of `like`. The same arguments give the same memory."""
         if self._kept is None:
             return torch.empty(shape, dtype=dtype, device=like.device)
-        key = (name, place, *shape)
+        key = (_part, name, place, *shape)
         if key not in self._kept:
             self._kept[key] = torch.empty(shape, dtype=dtype)
         return self._kept[key]
+
+
+@contextmanager
+def buffers_of_part(number: int) -> Iterator[None]:
+    """In this block, passes use the memory of this part: those of different parts may be computed at the same time."""
+    global _part
+    before, _part = _part, number
+    try:
+        yield
+    finally:
+        _part = before
 
 
 class MLPPass:

@@ -42,7 +42,7 @@ def test_a_step_is_that_of_autograd(settings: dict[str, Any]) -> None:
         for step in (own._mlp_step, own._step):
             with own.optimizer.deferred() as updates:
                 norm, metrics = step(batch, 1e-3)
-            found.append((norm, metrics["loss"], metrics["errors"], updates[0][1]))
+            found.append((norm, metrics["loss"], metrics["errors"], updates[0].gradient))
         for ours, theirs in zip(*found, strict=True):
             assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 

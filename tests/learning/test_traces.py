@@ -11,6 +11,7 @@ from torch import nn
 
 from outplay import SAC, TD3
 from outplay.learning import learner, traces
+from outplay.learning.shares import Share
 from outplay.policies.fused import Layers
 from outplay.policies.passes import AutogradPass, slopes_of
 from outplay.policies.squashed import SquashedGaussian
@@ -57,6 +58,59 @@ def test_a_traced_run_has_the_weights_of_a_plain_one(
     assert torch.equal(weights, plain)
     for name in ("critic_loss", "actor_loss", "grad_norm", "actor_grad_norm"):
         assert result[name] == expected[name]
+
+
+@pytest.mark.parametrize("algorithm", [SAC, TD3])
+def test_threads_share_the_rows_of_a_minibatch(
+    algorithm: type[SAC] | type[TD3], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three threads with 32 and 33 rows: the result is that of one, up to rounding, and always the same."""
+    settings = {"sgd_minibatch_size": 97, "prioritized_replay": True, "grad_clip": 0.5, "policy_delay": 1}
+    numbers, computed = [], traces._joined
+    monkeypatch.setattr(traces, "_joined", lambda parts, shares: numbers.append(len(parts)) or computed(parts, shares))
+    alone, expected = trained(algorithm, **settings)
+    assert not numbers
+    shared, found = trained(algorithm, **settings, learner_threads=3)
+    assert set(numbers) == {3}
+    assert torch.allclose(shared, alone, atol=2e-3)
+    for name in ("critic_loss", "actor_loss", "grad_norm", "actor_grad_norm"):
+        assert found[name] == pytest.approx(expected[name], rel=2e-2)
+    assert torch.equal(shared, trained(algorithm, **settings, learner_threads=3)[0])
+
+
+def test_small_minibatches_are_not_shared() -> None:
+    with SAC("Pendulum-v1", {**SETTINGS, "learner_threads": 2, "sgd_minibatch_size": 63}) as trainer:
+        for _ in range(3):
+            trainer.train()
+        assert {len(step._parts) for step in trainer.learner._captured.values()} == {1}
+
+
+def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SAC("Pendulum-v1", {**SETTINGS, "learner_threads": 2, "sgd_minibatch_size": 64}) as trainer:
+        for _ in range(3):
+            trainer.train()
+
+        def failing(*_: Any) -> Any:
+            raise ValueError("in a thread")
+
+        for step in trainer.learner._captured.values():
+            monkeypatch.setattr(step, "_parts", [step._parts[0], failing])
+        with pytest.raises(ValueError, match="in a thread"):
+            trainer.train()
+
+
+def test_joined_results_are_those_of_all_rows() -> None:
+    """By hand: rows 1, 2, 6 and 7, of which the first thread has one. Means are 4."""
+    rows = torch.tensor([1.0, 2.0, 6.0, 7.0])
+    shares = [Share(0, 1, 4), Share(1, 4, 4)]
+    parts = [
+        traces._Found({"mean": rows[s.rows].mean(), "errors": rows[s.rows]}, [rows[s.rows].mean()[None]])
+        for s in shares
+    ]
+    found = traces._joined(parts, shares)
+    assert found.metrics["mean"] == 4.0
+    assert found.metrics["errors"].tolist() == rows.tolist()
+    assert [gradient.tolist() for gradient in found.gradients] == [[4.0]]
 
 
 def test_the_optimizer_keeps_its_state_while_a_step_is_traced() -> None:
