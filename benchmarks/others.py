@@ -14,7 +14,7 @@ NEEDS: dict[str, list[str]] = {
     "sb3": [TORCH, "stable-baselines3==2.9.2", "gymnasium==1.4.0", "ale-py==0.12.1", "opencv-python-headless"],
     "sb3-contrib": [TORCH, "sb3-contrib==2.9.2", "stable-baselines3==2.9.2", "gymnasium==1.4.0"],
     "sbx": [TORCH, "sbx-rl==0.28.0", "stable-baselines3==2.9.2", "gymnasium==1.4.0"],
-    "rllib": [TORCH, "ray[rllib]==2.60.0"],
+    "rllib": [TORCH, "ray[rllib]==2.60.0", "ale-py==0.12.1", "opencv-python-headless"],
     "raytune": ["ray[tune]==2.60.0"],
 }
 
