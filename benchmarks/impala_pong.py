@@ -113,8 +113,7 @@ def solve(run: str, seed: int, limit: float) -> None:
                     program.terminate()
                     break
     report(run, "Outplay", last["timesteps_total"], seconds, last["episode_return_mean"], not program.returncode)
-    for last in rllib(run, limit, "--seed", str(seed)):
-        pass
+    *_, last = rllib(run, limit, "--seed", str(seed))
     value = last["return"]
     report(run, "RLlib", last["steps"], last["seconds"], value, value is not None and value >= GOAL)
 
