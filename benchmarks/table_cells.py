@@ -88,7 +88,7 @@ CELLS = [
     Cell("MountainCarContinuous-v0", "PPO", 20 * K, 88.3, RL_ZOO, "mountaincar-continuous"),
     Cell("MountainCarContinuous-v0", "SAC", 50 * K, 94.7, RL_ZOO, "mountaincar-continuous-sac"),
     Cell("MountainCarContinuous-v0", "TD3", 300 * K, 93.5, RL_ZOO, "mountaincar-continuous-td3"),
-    Cell("MountainCarContinuous-v0", "A2C", 100 * K, 91.2, RL_ZOO),
+    Cell("MountainCarContinuous-v0", "A2C", 100 * K, 91.2, RL_ZOO, "mountaincar-continuous-a2c"),
     Cell("BipedalWalker-v3", "PPO", 5 * M, 213.3, RL_ZOO, "bipedalwalker"),
     Cell("BipedalWalker-v3", "SAC", 500 * K, 297.7, RL_ZOO, "bipedalwalker-sac"),
     Cell("BipedalWalker-v3", "TD3", 1 * M, 306.0, RL_ZOO, "bipedalwalker-td3"),
