@@ -101,7 +101,7 @@ def rates(runs: list[str], rounds: int, seconds: float) -> None:
 
 def solve(run: str, seed: int, limit: float) -> None:
     """Print when Outplay's recipe and RLlib have solved it."""
-    begin, last = time.perf_counter(), {}
+    begin, last, is_solved = time.perf_counter(), {}, True
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "outplay", "train", f"pong-{run.lower()}", "--json", "--seed", str(seed)]
         command += ["--results-dir", folder]
@@ -109,10 +109,12 @@ def solve(run: str, seed: int, limit: float) -> None:
             assert program.stdout is not None
             for line in program.stdout:
                 last, seconds = json.loads(line), time.perf_counter() - begin
-                if seconds > limit:
-                    program.terminate()
-                    break
-    report(run, "Outplay", last["timesteps_total"], seconds, last["episode_return_mean"], not program.returncode)
+                if seconds > limit and is_solved:
+                    is_solved = False
+                    program.terminate()  # it saves a checkpoint and ends
+    if is_solved and program.returncode:
+        sys.exit(f"{' '.join(command)} failed with exit code {program.returncode}")
+    report(run, "Outplay", last["timesteps_total"], seconds, last["episode_return_mean"], is_solved)
     *_, last = rllib(run, limit, "--seed", str(seed))
     value = last["return"]
     report(run, "RLlib", last["steps"], last["seconds"], value, value is not None and value >= GOAL)
