@@ -88,15 +88,15 @@ M = TypeVar("M", bound=Minibatch)
 
 
 class CapturedStep(Generic[M]):
-    """A captured gradient step: `step(minibatch, *scalars)` returns a scalar and metrics, and updates `state`.
+    """A captured gradient step: `step(minibatch, *scalars)` returns metrics, and updates `state`.
 
     >>> captured = CapturedStep(step, minibatch, [lr], [weights, moments])
-    >>> norm, metrics = captured(minibatch, lr)
+    >>> metrics = captured(minibatch, lr)
     """
 
     def __init__(
         self,
-        step: Callable[..., tuple[Tensor, dict[str, Tensor]]],
+        step: Callable[..., dict[str, Tensor]],
         example: M,
         scalars: Sequence[float],
         state: Sequence[Tensor],
@@ -110,19 +110,19 @@ class CapturedStep(Generic[M]):
             tensor.copy_(value)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            number, metrics = step(self._minibatch, *self._scalars)
-            self._outputs = torch.cat([value.reshape(-1) for value in (number, *metrics.values())])
+            metrics = step(self._minibatch, *self._scalars)
+            self._outputs = torch.cat([value.reshape(-1) for value in metrics.values()])
         self._shapes = {name: value.shape for name, value in metrics.items()}
 
-    def __call__(self, minibatch: M, *scalars: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, minibatch: M, *scalars: float) -> dict[str, Tensor]:
         for own, given in zip(self._minibatch.tensors(), minibatch.tensors(), strict=True):
             own.copy_(given)
         for scalar, value in zip(self._scalars, scalars, strict=True):
             scalar.fill_(value)
         self._graph.replay()
-        number, *metrics = torch.split(self._outputs.clone(), [1, *(shape.numel() for shape in self._shapes.values())])
+        metrics = torch.split(self._outputs.clone(), [shape.numel() for shape in self._shapes.values()])
         named = zip(self._shapes.items(), metrics, strict=True)
-        return number.view(()), {name: values.view(shape) for (name, shape), values in named}
+        return {name: values.view(shape) for (name, shape), values in named}
 
 
 def _warm_up(function: Callable[[], object]) -> None:

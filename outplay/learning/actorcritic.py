@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from pydantic import Field, model_validator
@@ -17,10 +18,13 @@ from outplay.cudagraphs import Scalar
 from outplay.groups import ExplorationConfig, ModelConfig
 from outplay.learning.offpolicy import ReplayConfig, ReplayLearner, TransitionBatch
 from outplay.learning.optimizers import ParameterGroup
+from outplay.learning.traces import Step
 from outplay.policies.box import Actor
 from outplay.policies.critics import CriticOptions, Critics
 from outplay.settings import LARGEST, Decay, Few, Fraction, Lanes, NotNegative, Positive, refuse_unused, with_default
 from outplay.streams import seed_for, stream
+
+Array = np.ndarray
 
 # From the critics' values (N, B, …) at the next observations to the value that is bootstrapped from, (B,).
 NextValue = Callable[[Tensor], Tensor]
@@ -97,17 +101,22 @@ class ReplayActorCriticConfig(ReplayConfig):
         return self
 
 
+_UPDATES_PER_STREAM = 32  # whose random numbers are drawn at once: to make a stream takes longer than to draw from it
+
 C = TypeVar("C", bound=ReplayActorCriticConfig)
 
 
 class ReplayActorCriticLearner(ReplayLearner[C]):
     """Trains critics by TD learning, and the policy by the critics. A subclass implements `bootstrap` and `actor_step`.
 
-    Both are called without autograd: the slopes of losses are written out, see `policies.passes`.
+    Both are called without autograd: the slopes of losses are written out, see `policies.passes`. Both compute
+    gradients at the parameters before the update, so that two threads can do it at the same time.
     `batch.noise` (B, 2, n) is standard normal: [:, 0] for actions at the next observations, [:, 1] at the observations.
     """
 
     network: Actor
+
+    _noise: tuple[int, Array] | None = None  # of a block of updates
 
     def make_networks(self) -> None:
         config, space = self.config, self.policy.action_space
@@ -152,35 +161,33 @@ class ReplayActorCriticLearner(ReplayLearner[C]):
         """One update of the policy: (gradient norm, metrics)."""
 
     def step(self, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
-        batch = self._with_noise(batch)
-        norm, metrics = self._run(self.critic_step, batch, lr)
-        if self.updates % self.config.policy_delay == 0:
-            actor_norm, of_actor = self._run(self.actor_step, batch, lr)
-            metrics |= {**of_actor, "actor_grad_norm": actor_norm}
-        return norm, metrics
-
-    def _run(self, step: Any, batch: TransitionBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """A step, as a CUDA graph or traced where that is possible."""
-        if (self.captures and not self.config.critic_dropout) or self.is_traced:
-            return self.captured(step, batch, lr)
-        result: tuple[Tensor, dict[str, Tensor]] = step(batch, lr)
-        return result
-
-    def _with_noise(self, batch: TransitionBatch) -> TransitionBatch:
-        """The minibatch with the random numbers of this update, which depend on its number only."""
         if self.config.critic_dropout:
-            generator = torch.Generator(self.device).manual_seed(seed_for(self.config.seed, "dropout", self.updates))
-            share = None if self.communicator is None else self.communicator.share
-            part = None if share is None else (share.begin, share.end, share.total)
-            for network in (self.critics, *((self.target.network,) if self.config.use_target_network else ())):
-                network.set_dropout(generator, part)
+            self._draw_dropout()
+        steps: dict[str, Step] = {"grad_norm": self.critic_step}
+        if self.updates % self.config.policy_delay == 0:
+            steps["actor_grad_norm"] = self.actor_step
+        is_captured = (self.captures and not self.config.critic_dropout) or self.is_traced
+        metrics = (self.captured_together if is_captured else self.together)(steps, batch, lr)
+        return metrics.pop("grad_norm"), metrics
+
+    def with_noise(self, batch: TransitionBatch, number: int) -> TransitionBatch:
         if self.is_discrete:
             return batch
-        rng = stream(self.config.seed, "actions of an update", self.updates)
         rows = self.part_of(len(batch))  # with several learners, the numbers are drawn for all their parts
-        noise = rng.standard_normal((2, rows.total, self._num_inputs), "float32")
-        batch.noise = self.tensor(noise[:, rows.rows].swapaxes(0, 1))
+        block, i = divmod(number, _UPDATES_PER_STREAM)
+        if self._noise is None or self._noise[0] != block:
+            rng = stream(self.config.seed, "actions of updates", block)
+            shape = _UPDATES_PER_STREAM, rows.total, 2, self._num_inputs
+            self._noise = block, rng.standard_normal(shape, "float32")
+        batch.noise = self.tensor(self._noise[1][i, rows.rows])
         return batch
+
+    def _draw_dropout(self) -> None:
+        generator = torch.Generator(self.device).manual_seed(seed_for(self.config.seed, "dropout", self.updates))
+        share = None if self.communicator is None else self.communicator.share
+        part = None if share is None else (share.begin, share.end, share.total)
+        for network in (self.critics, *((self.target.network,) if self.config.use_target_network else ())):
+            network.set_dropout(generator, part)
 
     @torch.no_grad()
     def critic_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -15,11 +16,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from outplay.config import AlgorithmConfig
-from outplay.cudagraphs import CapturedStep, Minibatch
+from outplay.cudagraphs import CapturedStep, Minibatch, Scalar
 from outplay.fragments import Batch, Fragment
-from outplay.learning.optimizers import Optimizer, ParameterGroup
+from outplay.learning.optimizers import DeferredUpdate, Optimizer, ParameterGroup
 from outplay.learning.shares import Share, share_of
-from outplay.learning.traces import TracedStep, can_trace, keep_freed_memory
+from outplay.learning.traces import Step, TracedSteps, can_trace, keep_freed_memory
 from outplay.metrics import RunningMoments
 from outplay.policies import Policy, is_normalisable
 from outplay.policies.flat import flatten
@@ -78,9 +79,8 @@ class Learner(Generic[C]):
         self.optimizer = Optimizer(self.parameter_groups())
         self.mirrors: Mirrors | None = None  # the other learners (num_learners); only the first one has them
         self.loads = 0  # how often `load` was called
-        self._captured: dict[
-            tuple[str, int], CapturedStep[Any] | TracedStep[Any]
-        ] = {}  # by the step and its number of rows
+        # By the names of the steps, then the number of rows.
+        self._captured: dict[tuple[str | int, ...], CapturedStep[Any] | TracedSteps[Any]] = {}
 
     def make_networks(self) -> None:
         """Make the networks that are trained beside the policy's (critics, a temperature), with `add_network`."""
@@ -233,21 +233,43 @@ class Learner(Generic[C]):
         """Whether the steps of this learner are traced. Then each thread computes on its rows of a minibatch."""
         return False
 
-    def captured(
-        self, step: Callable[..., tuple[Tensor, dict[str, Tensor]]], rows: Minibatch, *scalars: float
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`step(rows, *scalars)` as a CUDA graph, or traced, once per number of rows."""
-        key = step.__name__, len(rows)
+    def together(self, steps: Mapping[str, Step], rows: Minibatch, *scalars: Scalar) -> dict[str, Tensor]:
+        """Make gradient steps that start from the same parameters; the first scalar is the learning rate.
+
+        Returns the metrics of all steps, and the gradient norm of each under its name.
+
+        >>> self.together({"grad_norm": self.critic_step, "actor_grad_norm": self.actor_step}, batch, lr)
+        """
+        metrics: dict[str, Tensor] = {}
+        updates: Iterable[DeferredUpdate] = ()
+        with ExitStack() as stack:
+            if len(steps) > 1:
+                updates = stack.enter_context(self.optimizer.deferred())
+            for name, step in steps.items():
+                norm, found = step(rows, *scalars)
+                metrics |= {name: norm, **found}
+        for update in updates:
+            self.optimizer.finish(update.groups, update.gradient, scalars[0], update.grad_clip)
+        return metrics
+
+    def captured_together(self, steps: Mapping[str, Step], rows: Minibatch, *scalars: float) -> dict[str, Tensor]:
+        """`together` as a CUDA graph, or traced, once per number of rows."""
+        key: tuple[str | int, ...] = *(step.__name__ for step in steps.values()), len(rows)
         if key not in self._captured:
             if self.captures:
                 changed = [*self.optimizer.tensors, *self.networks.values()]
-                self._captured[key] = CapturedStep(step, rows, scalars, changed)
+                self._captured[key] = CapturedStep(partial(self.together, steps), rows, scalars, changed)
             else:
                 threads = self.config.learner_threads
                 assert isinstance(threads, int)
                 parts = max(1, min(threads, len(rows) // _ROWS_PER_THREAD))
-                self._captured[key] = TracedStep(step, rows, scalars, self.optimizer, parts)
+                self._captured[key] = TracedSteps(steps, rows, scalars, self.optimizer, parts)
         return self._captured[key](rows, *scalars)
+
+    def captured(self, step: Step, rows: Minibatch, *scalars: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """`step(rows, *scalars)` as a CUDA graph, or traced, once per number of rows: (gradient norm, metrics)."""
+        metrics = self.captured_together({"norm": step}, rows, *scalars)
+        return metrics.pop("norm"), metrics
 
     def rewards(self, batch: Batch | Fragment) -> Array:
         """Rewards scaled by `reward_scale` and clipped by `clip_rewards`."""

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -238,10 +239,10 @@ class ReplayLearner(Learner[C], ABC):
         for target in self.targets.values():
             target.copy_buffers()
         measured = []
-        for drawn, places in distributed(self.communicator, self._draw, updates):
+        for batch, places in self._minibatches(updates):
             self.before_update()
             with self.products():
-                norm, metrics = self.step(self.to_device(drawn), lr)
+                norm, metrics = self.step(batch, lr)
             errors = metrics.pop("errors")
             if config.prioritized_replay:
                 errors = self.gathered(errors)
@@ -267,10 +268,22 @@ class ReplayLearner(Learner[C], ABC):
 
         In bfloat16, large products are oneDNN's in any case, and small ones are faster with MKL.
         """
+        return one_dnn() if self._uses_one_dnn else nullcontext()
+
+    @cached_property
+    def _uses_one_dnn(self) -> bool:
         widths = [part.out_features for part in self.network.modules() if isinstance(part, nn.Linear)]
         is_large = min(max(widths, default=0), self.config.sgd_minibatch_size) >= _LARGE
-        is_high = self.config.model.precision == "float32"
-        return one_dnn() if is_large and is_high and self.device.type == "cpu" else nullcontext()
+        return is_large and self.config.model.precision == "float32" and self.device.type == "cpu"
+
+    def _minibatches(self, updates: int) -> Iterator[tuple[Any, Array]]:
+        """The minibatches of updates, and the places of their rows in the replay buffer."""
+        drawn = enumerate(distributed(self.communicator, self._draw, updates), self.updates)
+        return ((self.with_noise(self.to_device(rows), number), places) for number, (rows, places) in drawn)
+
+    def with_noise(self, batch: Any, number: int) -> Any:  # noqa: ARG002
+        """The minibatch of an update with its random numbers, which depend on the number of the update only."""
+        return batch
 
     def _draw(self, updates: int) -> Iterator[Sample]:
         config = self.config

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -126,7 +126,7 @@ class Optimizer:
         names = [group.name for group in groups]
         if self._deferred is not None:
             self._deferred.append(DeferredUpdate(names, gradient, grad_clip))
-            norm: Tensor = gradient.norm()
+            norm: Tensor = torch.linalg.vector_norm(gradient)
             return norm
         return self.finish(names, gradient, lr, grad_clip)
 
@@ -135,18 +135,30 @@ class Optimizer:
         self, names: Sequence[str], gradient: Tensor, lr: float | Tensor, grad_clip: float | None = None
     ) -> Tensor:
         """Clip a gradient of these groups, which is one vector, and change the parameters. Returns its norm before."""
-        norm: Tensor = gradient.norm()
-        if not gradient.is_cuda:  # a captured step cannot read values: there, the caller checks the norm later
-            check_norm(float(norm), float(lr))
-        if grad_clip is not None:
-            gradient *= (grad_clip / norm).clamp(max=1.0)
-        self._update(names, gradient, lr)
+        norm = _clipped(gradient, lr, grad_clip)
+        self._update([self._slots[name] for name in names], names, gradient, lr)
         return norm
 
-    def _update(self, names: Sequence[str], gradient: Tensor, lr: float | Tensor) -> None:
-        groups = self._chosen(names)
-        for group, part in zip(groups, torch.split(gradient, [group.size for group in groups]), strict=True):
-            slot = self._slots[group.name]
+    @torch.no_grad()
+    def prepare(
+        self, names: Sequence[str], gradient: Tensor, lr: float | Tensor, grad_clip: float | None = None
+    ) -> tuple[Tensor, Callable[[], None]]:
+        """`finish` in a thread, while others still use the parameters: they change when the function is called."""
+        norm, slots = _clipped(gradient, lr, grad_clip), [self._slots[name] for name in names]
+        copies = [replace(slot, flat=slot.flat.clone()) for slot in slots]
+        self._update(copies, names, gradient, lr)
+
+        def change() -> None:
+            for slot, copied in zip(slots, copies, strict=True):
+                slot.flat.copy_(copied.flat)
+
+        return norm, change
+
+    def _update(self, slots: Sequence[_Slot], names: Sequence[str], gradient: Tensor, lr: float | Tensor) -> None:
+        end = 0
+        for name, slot in zip(names, slots, strict=True):
+            group, begin, end = self.groups[name], end, end + len(slot.flat)
+            part = gradient[begin:end]
             slot.steps.add_(1)
             if group.is_fused and group.settings.type == "adam":
                 _fused_adam(group.settings, slot, part, lr * group.lr_scale)
@@ -237,6 +249,16 @@ def _fused_adam(settings: OptimizerConfig, slot: _Slot, gradient: Tensor, lr: fl
     )
 
 
+def _clipped(gradient: Tensor, lr: float | Tensor, grad_clip: float | None) -> Tensor:
+    """Clip the gradient, in place. Returns its norm before."""
+    norm: Tensor = torch.linalg.vector_norm(gradient)
+    if not gradient.is_cuda:  # a captured step cannot read values: there, the caller checks the norm later
+        check_norm(float(norm), float(lr))
+    if grad_clip is not None:
+        gradient *= (grad_clip / norm).clamp(max=1.0)
+    return norm
+
+
 def check_norm(norm: float, lr: float) -> None:
     """Raise RunError if a gradient norm is not finite."""
     if not math.isfinite(norm):
@@ -247,8 +269,8 @@ def check_norm(norm: float, lr: float) -> None:
 
 def _joined(gradients: Sequence[Tensor]) -> Tensor:
     """The gradients as one vector. Not copied if they lie one after the other in memory, as those of `fused.mlp`."""
-    if len(gradients) == 1 and gradients[0].dim() == 1:
-        return gradients[0]
+    if len(gradients) == 1:
+        return _flat(gradients[0])
     first, end = gradients[0], gradients[0].storage_offset()
     for gradient in gradients:
         is_next = gradient.storage_offset() == end and gradient.dim() < 4 and gradient.is_contiguous()

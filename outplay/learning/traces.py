@@ -3,9 +3,9 @@
 For small networks, Python takes as long as what it computes. The record is a graph of TorchScript, whose interpreter
 makes the same calls in the same order: results are those of the plain step, bit by bit.
 
-With several threads, each computes the gradients of its own rows of a minibatch, and they meet once per step. Torch's
-own threads meet in every operation, and do not sleep while they wait: that takes longer, and many times as long where
-other programs use the cores.
+With several threads, each computes other gradients of an update (of the critics, of the policy), or on its own rows of
+a minibatch, and they meet once per update. Torch's own threads meet in every operation, and do not sleep while they
+wait: that takes longer, and many times as long where other programs use the cores.
 
 What this module sets concerns the whole process: freed memory stays with it (`keep_freed_memory`), and inside of
 `one_dnn()` matrix products are those of oneDNN.
@@ -18,10 +18,11 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice, product
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -32,61 +33,89 @@ from outplay.learning.shares import Share, share_of
 from outplay.policies.fused import buffers_of_part
 
 M = TypeVar("M", bound=Minibatch)
+Step = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of mallopt, see malloc.h
 _TRIM, _PAD, _MMAP = 1 << 28, 1 << 26, 1 << 25
 
 
-class TracedStep(Generic[M]):
-    """A traced gradient step without autograd: `step(minibatch, *scalars)` returns a gradient norm and metrics.
+class TracedSteps(Generic[M]):
+    """Traced gradient steps without autograd, which start from the same parameters, by name.
 
-    The trace computes gradients; the optimizer changes the parameters after each call. The norm is that of the first
-    gradient of the step. All minibatches have the shapes of the example.
+    `traced(minibatch, *scalars)` returns the metrics of all steps, and under the name of each step the norm of its
+    first gradient. The traces compute gradients; the optimizer changes the parameters after all of them. All
+    minibatches have the shapes of the example.
 
-    With several threads, each computes on adjacent rows, as data-parallel learners do. So losses and metrics have to be
-    means over the rows, or have one entry per row.
+    With as many threads as steps, each step has its own thread. With more threads for each step, they compute on
+    adjacent rows, as data-parallel learners do. So losses and metrics have to be means over the rows, or have one entry
+    per row.
 
-    >>> traced = TracedStep(step, minibatch, [lr], optimizer)  # the first scalar is the learning rate
-    >>> norm, metrics = traced(minibatch, lr)
+    >>> steps = {"grad_norm": critic_step, "actor_grad_norm": actor_step}
+    >>> traced = TracedSteps(steps, minibatch, [lr], optimizer)  # the first scalar is the learning rate
+    >>> metrics = traced(minibatch, lr)
     """
 
     def __init__(
         self,
-        step: Callable[..., tuple[Tensor, dict[str, Tensor]]],
+        steps: Mapping[str, Step],
         example: M,
         scalars: Sequence[float],
         optimizer: DeferringOptimizer,
         threads: int = 1,
     ) -> None:
         self._optimizer = optimizer
-        self._shares = [share_of(len(example), rank, threads) for rank in range(threads)]
-        self._parts: list[_Part] = []
-        for number, share in enumerate(self._shares):
-            with buffers_of_part(number):  # parts are computed at the same time
-                self._parts.append(_Part(step, _rows(example, share), scalars, optimizer))
+        self._uses_threads = threads >= max(2, len(steps))
+        number = max(1, threads // len(steps))
+        self._shares = [share_of(len(example), rank, number) for rank in range(number)]
+        self._parts: dict[str, list[_Part]] = {name: [] for name in steps}  # of each step, one per share of the rows
+        for i, ((name, step), share) in enumerate(product(steps.items(), self._shares)):
+            # What is computed at the same time has its own memory.
+            with buffers_of_part(i if self._uses_threads else 0):
+                self._parts[name].append(_Part(step, _rows(example, share), scalars, optimizer))
 
-    def __call__(self, minibatch: M, *scalars: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, minibatch: M, *scalars: float) -> dict[str, Tensor]:
         values = list(map(_scalar, scalars))
-        if len(self._parts) == 1:
-            found = self._parts[0](minibatch, values)
-        else:
-            found = self._computed_in_threads(minibatch, values)
-        updates = zip(self._parts[0].updates, found.gradients, strict=True)
-        norms = [
-            self._optimizer.finish(update.groups, gradient, scalars[0], update.grad_clip)
-            for update, gradient in updates
-        ]
-        return norms[0], found.metrics
-
-    def _computed_in_threads(self, minibatch: M, values: list[Tensor]) -> _Found:
         rows = [_rows(minibatch, share) for share in self._shares]
-        threads = _threads(len(rows) - 1)
-        others = [threads.submit(part, own, values) for part, own in zip(self._parts[1:], rows[1:], strict=True)]
+        calls = [(part, own) for parts in self._parts.values() for part, own in zip(parts, rows, strict=True)]
+        if self._uses_threads:
+            computed = iter(self._in_threads(calls, values, scalars[0]))
+        else:
+            computed = iter([part(own, values) for part, own in calls])
+        steps = [(name, _joined(list(islice(computed, len(rows))), self._shares)) for name in self._parts]
+        metrics: dict[str, Tensor] = {}
+        for name, found in steps:
+            metrics |= {name: self._change(found, scalars[0]), **found.metrics}
+        return metrics
+
+    def _change(self, found: _Found, lr: float) -> Tensor:
+        """Change the parameters. Returns the norm of the step's first gradient."""
+        if found.prepared:
+            for _, change in found.prepared:
+                change()
+            return found.prepared[0][0]
+        norms = []
+        for update, gradient in zip(found.updates, found.gradients, strict=True):
+            norms.append(self._optimizer.finish(update.groups, gradient, lr, update.grad_clip))
+        return norms[0]
+
+    def _in_threads(self, calls: list[tuple[_Part, M]], values: list[Tensor], lr: float) -> list[_Found]:
+        """The results of the calls: of the first in this thread, of each other one in another."""
+        threads = _threads(len(calls) - 1)
+        others = [threads.submit(self._in_thread, part, own, values, lr) for part, own in calls[1:]]
         try:
-            first = self._parts[0](rows[0], values)
+            part, own = calls[0]
+            first = part(own, values)
         finally:
             wait(others)  # their buffers are used again by the next call
-        return _joined([first, *(other.result() for other in others)], self._shares)
+        return [first, *(other.result() for other in others)]
+
+    def _in_thread(self, part: _Part, own: M, values: list[Tensor], lr: float) -> _Found:
+        found = part(own, values)
+        if len(self._shares) == 1:  # the whole gradient is known
+            pairs = zip(found.updates, found.gradients, strict=True)
+            prepare = self._optimizer.prepare
+            found.prepared = [prepare(update.groups, gradient, lr, update.grad_clip) for update, gradient in pairs]
+        return found
 
 
 @dataclass
@@ -94,7 +123,9 @@ class _Found:
     """What a step computes from its rows."""
 
     metrics: dict[str, Tensor]
-    gradients: list[Tensor]  # of each update of the optimizer
+    updates: Sequence[DeferredUpdate]
+    gradients: list[Tensor]  # of each of the updates
+    prepared: list[tuple[Tensor, Callable[[], None]]] = field(default_factory=list)  # see `Optimizer.prepare`
 
 
 class _Part:
@@ -102,12 +133,12 @@ class _Part:
 
     def __init__(
         self,
-        step: Callable[..., tuple[Tensor, dict[str, Tensor]]],
+        step: Step,
         example: Minibatch,
         scalars: Sequence[float],
         optimizer: DeferringOptimizer,
     ) -> None:
-        self.updates: Sequence[DeferredUpdate] = []
+        self._updates: Sequence[DeferredUpdate] = []
         self._metrics: list[str] = []
 
         def run(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -115,7 +146,7 @@ class _Part:
             rows = example.each(lambda _: next(left))
             with optimizer.deferred() as updates:
                 _, metrics = step(rows, *left)
-            self._metrics, self.updates = list(metrics), updates
+            self._metrics, self._updates = list(metrics), updates
             return *metrics.values(), *(update.gradient for update in updates)
 
         inputs = (*example.tensors(), *map(_scalar, scalars))
@@ -129,7 +160,7 @@ class _Part:
         with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             found = self._traced(*rows.tensors(), *scalars)
         number = len(self._metrics)
-        return _Found(dict(zip(self._metrics, found[:number], strict=True)), list(found[number:]))
+        return _Found(dict(zip(self._metrics, found[:number], strict=True)), self._updates, list(found[number:]))
 
 
 def _rows(minibatch: M, share: Share) -> M:
@@ -178,12 +209,17 @@ class DeferringOptimizer(Protocol):
 
     def finish(self, names: Sequence[str], gradient: Tensor, lr: float | Tensor, grad_clip: float | None) -> Tensor: ...
 
+    def prepare(
+        self, names: Sequence[str], gradient: Tensor, lr: float | Tensor, grad_clip: float | None
+    ) -> tuple[Tensor, Callable[[], None]]: ...
+
 
 def can_trace() -> bool:
     """Whether this version of torch can trace."""
     return hasattr(torch, "jit") and hasattr(torch.jit, "trace") and sys.version_info < (3, 14)
 
 
+@functools.lru_cache(maxsize=8)
 def _scalar(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 

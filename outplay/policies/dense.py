@@ -48,14 +48,14 @@ class Dense:
 
     @classmethod
     def of(cls, network: Network) -> Self | None:
-        """Convert a network. None if it has images, one-hot inputs, sequences, lower precision, noisy layers, a
-        recurrent core, a custom model, a preprocessor or a distributional head."""
+        """Convert a network. None if it has images, one-hot inputs, sequences, noisy layers, a recurrent core, a custom
+        model, a preprocessor or a distributional head. In lower precision, too, the result computes in float32."""
         if network.core is not None or network.is_custom or network.preprocessor is not None:
             return None
         layers = list(network.hidden)
         if any(leaf.is_image or isinstance(leaf.space, _NOT_VECTORS) for leaf in network.leaves):
             return None
-        if network.autocasts or not all(type(layer) in (*_LAYERS, *_ACTIVATIONS) for layer in layers):
+        if not all(type(layer) in (*_LAYERS, *_ACTIVATIONS) for layer in layers):
             return None
         inputs = 0 if layers and isinstance(layers[0], SparseLinear) else network.encoder.num_features
         if max(inputs, network.num_hidden, *map(_width, layers)) > _LONGEST_SUM:

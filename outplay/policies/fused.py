@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -46,11 +47,23 @@ class Layers:
         self.is_low = [dtype != torch.float32 and min(width) >= _WIDE for width in self.widths]
         self.weights, self.biases = self.split([tensor.detach() for tensor in tensors])
         self.buffers = Buffers(keeps=not tensors[0].is_cuda)  # a GPU has a fast allocator of its own
+        # Whether products in float32 are those of MKL, see `ReplayLearner.products`. With vectors, oneDNN's are slow.
+        self.is_mkl = dtype != torch.float32
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Weights (N, outputs, inputs) and biases (N, 1, outputs)."""
         parts = [tensor.view(shape) for tensor, shape in zip(tensors, self.shapes, strict=True)]
         return parts[::2], [bias[:, None] for bias in parts[1::2]]
+
+    def views(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights and biases, as `split`, in one vector: by one operation each, for traces."""
+        ends = list(accumulate(self.sizes, initial=0))
+        shapes = [shape if len(shape) == 3 else (shape[0], 1, shape[1]) for shape in self.shapes]
+        parts = [
+            flat.as_strided(shape, (shape[1] * shape[2], shape[2], 1), end)
+            for shape, end in zip(shapes, ends[:-1], strict=True)
+        ]
+        return parts[::2], parts[1::2]
 
     def first(self, number: int | None) -> tuple[list[Tensor], list[Tensor]]:
         """Weights and biases of the first networks only; None: of all."""
@@ -72,7 +85,9 @@ class Layers:
         return self.tensors[0].data_ptr() == self.weights[0].data_ptr()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Layers:
-        return Layers(copy.deepcopy(self.tensors, memo), self._activation, self.dtype, self._is_one)
+        found = Layers(copy.deepcopy(self.tensors, memo), self._activation, self.dtype, self._is_one)
+        found.buffers = self.buffers
+        return found
 
 
 class Buffers:
@@ -126,7 +141,9 @@ class MLPPass:
                 self._low[i] = low = self._lower(hidden, inputs, "low", i), self._lower_weight(weight, i)
                 product = buffers.get(x, (*self._rows, outputs), "product", 0, layers.dtype)
                 hidden = out.copy_(torch.bmm(low[0], low[1].mT, out=product)).add_(bias)
-            elif outputs == 1:  # here and below: products with vectors are slow as products of matrices
+            elif (
+                outputs == 1 and not layers.is_mkl
+            ):  # here and below: products with vectors are slow as products of matrices
                 scaled = torch.mul(hidden, weight, out=buffers.get(x, (*self._rows, inputs), "scaled"))
                 hidden = torch.sum(scaled, -1, keepdim=True, out=out).add_(bias)
             else:
@@ -148,7 +165,7 @@ class MLPPass:
         # and the vector is made here, not before.
         layers, gradient = self._layers, slopes
         flat, of_x = torch.empty(layers.size if of_weights else 0, device=slopes.device), slopes
-        weights, biases = layers.split(torch.split(flat, layers.sizes)) if of_weights else ([], [])
+        weights, biases = layers.views(flat) if of_weights else ([], [])
         for i in reversed(range(len(self._inputs))):
             x, low, weight, (outputs, inputs) = self._inputs[i], self._low[i], self._weights[i], layers.widths[i]
             short = None if low is None else self._lower(gradient, outputs, "short")
@@ -191,7 +208,7 @@ class MLPPass:
         outputs, inputs = widths
         if outputs == 1:
             return torch.mul(gradient, weight, out=out)
-        if inputs == 1:
+        if inputs == 1 and not self._layers.is_mkl:
             scaled = self._buffers.get(gradient, (*self._rows, outputs), "scaled")
             return torch.sum(torch.mul(gradient, weight.mT, out=scaled), -1, keepdim=True, out=out)
         return torch.bmm(gradient, weight, out=out)
@@ -199,7 +216,7 @@ class MLPPass:
     def _write_of_weight(self, gradient: Tensor, x: Tensor, widths: tuple[int, int], out: Tensor) -> None:
         """gradientᵀ x, (N, outputs, inputs)."""
         outputs, inputs = widths
-        if outputs == 1:
+        if outputs == 1 and not self._layers.is_mkl:
             scaled = self._buffers.get(x, (*self._rows, inputs), "scaled")
             torch.sum(torch.mul(gradient, x, out=scaled), -2, keepdim=True, out=out)
         elif inputs < _NARROW < outputs:

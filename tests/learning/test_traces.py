@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from torch import nn
 
 from outplay import SAC, TD3
+from outplay.groups import OptimizerConfig
 from outplay.learning import learner, traces
+from outplay.learning.optimizers import Optimizer, ParameterGroup
 from outplay.learning.shares import Share
 from outplay.policies.fused import Layers
 from outplay.policies.passes import AutogradPass, slopes_of
@@ -27,9 +30,11 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def trained(algorithm: type[SAC] | type[TD3], **settings: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+def trained(
+    algorithm: type[SAC] | type[TD3], iterations: int = 6, **settings: Any
+) -> tuple[torch.Tensor, dict[str, Any]]:
     with algorithm("Pendulum-v1", {**SETTINGS, **settings}) as trainer:
-        for _ in range(6):
+        for _ in range(iterations):
             result = trainer.train()
         return trainer.learner.policy.flat.clone(), dict(result["learner"])
 
@@ -49,8 +54,8 @@ def test_a_traced_run_has_the_weights_of_a_plain_one(
 ) -> None:
     settings = {**settings, "model": {**SETTINGS["model"], **settings.get("model", {})}}
     calls = []
-    call = traces.TracedStep.__call__
-    monkeypatch.setattr(traces.TracedStep, "__call__", lambda *args: calls.append(1) or call(*args))
+    call = traces.TracedSteps.__call__
+    monkeypatch.setattr(traces.TracedSteps, "__call__", lambda *args: calls.append(1) or call(*args))
     weights, result = trained(algorithm, **settings)
     assert calls, "nothing was traced"
     monkeypatch.setattr(learner, "can_trace", lambda: False)
@@ -61,28 +66,48 @@ def test_a_traced_run_has_the_weights_of_a_plain_one(
 
 
 @pytest.mark.parametrize("algorithm", [SAC, TD3])
-def test_threads_share_the_rows_of_a_minibatch(
-    algorithm: type[SAC] | type[TD3], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("threads", [2, 3])
+def test_critics_and_policy_are_computed_in_two_threads(
+    algorithm: type[SAC] | type[TD3], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three threads with 32 and 33 rows: the result is that of one, up to rounding, and always the same."""
+    """Each computes on all rows, so the result is that of one thread, bit by bit."""
     settings = {"sgd_minibatch_size": 97, "prioritized_replay": True, "grad_clip": 0.5, "policy_delay": 1}
-    numbers, computed = [], traces._joined
-    monkeypatch.setattr(traces, "_joined", lambda parts, shares: numbers.append(len(parts)) or computed(parts, shares))
     alone, expected = trained(algorithm, **settings)
-    assert not numbers
-    shared, found = trained(algorithm, **settings, learner_threads=3)
-    assert set(numbers) == {3}
-    assert torch.allclose(shared, alone, atol=2e-3)
+    used, call = set(), traces._Part.__call__
+    monkeypatch.setattr(traces._Part, "__call__", lambda *args: used.add(threading.get_ident()) or call(*args))
+    found, result = trained(algorithm, **settings, learner_threads=threads)
+    assert len(used) == 2
+    assert torch.equal(found, alone)
     for name in ("critic_loss", "actor_loss", "grad_norm", "actor_grad_norm"):
-        assert found[name] == pytest.approx(expected[name], rel=2e-2)
-    assert torch.equal(shared, trained(algorithm, **settings, learner_threads=3)[0])
+        assert result[name] == expected[name]
+
+
+@pytest.mark.parametrize(("algorithm", "delay", "counts"), [(SAC, 1, {2}), (TD3, 2, {2, 4})])
+def test_threads_share_the_rows_of_a_minibatch(
+    algorithm: type[SAC] | type[TD3], delay: int, counts: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four threads: two for each of critics and policy, or four for the critics alone. The result is that of one
+    thread, up to rounding, and always the same."""
+    settings = {"sgd_minibatch_size": 130, "prioritized_replay": True, "grad_clip": 0.5, "policy_delay": delay}
+    numbers, computed = set(), traces._joined
+    monkeypatch.setattr(traces, "_joined", lambda parts, shares: numbers.add(len(parts)) or computed(parts, shares))
+    # A few updates: with priorities, a difference in the last bit leads to other minibatches before long.
+    alone, expected = trained(algorithm, 3, **settings)
+    assert numbers == {1}
+    numbers.clear()
+    shared, found = trained(algorithm, 3, **settings, learner_threads=4)
+    assert numbers == counts
+    assert torch.allclose(shared, alone, atol=1e-5)
+    for name in ("critic_loss", "actor_loss", "grad_norm", "actor_grad_norm"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
+    assert torch.equal(shared, trained(algorithm, 3, **settings, learner_threads=4)[0])
 
 
 def test_small_minibatches_are_not_shared() -> None:
     with SAC("Pendulum-v1", {**SETTINGS, "learner_threads": 2, "sgd_minibatch_size": 63}) as trainer:
         for _ in range(3):
             trainer.train()
-        assert {len(step._parts) for step in trainer.learner._captured.values()} == {1}
+        assert not any(steps._uses_threads for steps in trainer.learner._captured.values())
 
 
 def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +118,27 @@ def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
         def failing(*_: Any) -> Any:
             raise ValueError("in a thread")
 
-        for step in trainer.learner._captured.values():
-            monkeypatch.setattr(step, "_parts", [step._parts[0], failing])
+        for steps in trainer.learner._captured.values():
+            monkeypatch.setitem(steps._parts, "actor_grad_norm", [failing])
         with pytest.raises(ValueError, match="in a thread"):
             trainer.train()
+
+
+def test_prepared_updates_are_those_of_finish() -> None:
+    """Parameters change when they are told to, not before: other threads read them."""
+    for kind in ("adam", "sgd", "rmsprop"):
+        weights = [torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0])) for _ in range(2)]
+        settings = OptimizerConfig(type=kind)
+        first, second = (Optimizer([ParameterGroup("all", [w], w.data, settings, 0.5, True)]) for w in weights)
+        for _ in range(3):
+            gradient, before = torch.tensor([3.0, 0.0, 4.0]), weights[1].detach().clone()
+            expected = first.finish(["all"], gradient.clone(), 0.1, 2.5)
+            norm, change = second.prepare(["all"], gradient.clone(), 0.1, 2.5)
+            assert float(norm) == float(expected) == 5.0
+            assert torch.equal(weights[1], before)
+            change()
+            assert torch.equal(weights[1], weights[0])
+            assert not torch.equal(weights[1], before)
 
 
 def test_joined_results_are_those_of_all_rows() -> None:
@@ -104,7 +146,7 @@ def test_joined_results_are_those_of_all_rows() -> None:
     rows = torch.tensor([1.0, 2.0, 6.0, 7.0])
     shares = [Share(0, 1, 4), Share(1, 4, 4)]
     parts = [
-        traces._Found({"mean": rows[s.rows].mean(), "errors": rows[s.rows]}, [rows[s.rows].mean()[None]])
+        traces._Found({"mean": rows[s.rows].mean(), "errors": rows[s.rows]}, [], [rows[s.rows].mean()[None]])
         for s in shares
     ]
     found = traces._joined(parts, shares)
@@ -120,8 +162,8 @@ def test_the_optimizer_keeps_its_state_while_a_step_is_traced() -> None:
         own = trainer.learner
         before = [tensor.clone() for tensor in (*own.optimizer.tensors, *own.networks.values())]
         (drawn,) = own._draw(1)
-        batch = own._with_noise(own.to_device(drawn))
-        traces.TracedStep(own.critic_step, batch, [1e-3], own.optimizer)
+        batch = own.with_noise(own.to_device(drawn), own.updates)
+        traces.TracedSteps({"norm": own.critic_step}, batch, [1e-3], own.optimizer)
         after = (*own.optimizer.tensors, *own.networks.values())
         assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
