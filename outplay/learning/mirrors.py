@@ -92,19 +92,23 @@ def checksum(learner: Learner[Any]) -> int:
 class Mirror:
     """A learner beside the first one. An actor; with the `inline` engine, in a thread of the main process."""
 
-    def __init__(self, spec: MirrorSpec, rank: int, gpu: str | None) -> None:
+    def __init__(self, rank: int, gpu: str | None) -> None:
         """`gpu`: the name of the GPU for CUDA_VISIBLE_DEVICES; None: none, or the one that the engine assigned."""
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        self.rank = rank
+        self.communicator: Communicator | None = None
+
+    def make(self, spec: MirrorSpec) -> int:
+        """Make the learner. Returns the id of the process.
+
+        This is not done in `__init__`: a spec may import modules of the user, and CUDA takes the visible GPUs from the
+        environment once, for example when such a module calls `torch.cuda.is_available()`.
+        """
         assert isinstance(spec.config.learner_threads, int)
         torch.set_num_threads(spec.config.learner_threads)
         policy = spec.policy.make().to("cuda" if spec.config.num_gpus else "cpu")
         self.learner = spec.learner(policy, spec.config, spec.frame_stack)
-        self.rank = rank
-        self.communicator: Communicator | None = None
-
-    def ready(self) -> int:
-        """The id of the process."""
         return os.getpid()
 
     def join(self, address: Address) -> None:
@@ -159,8 +163,7 @@ class _Actors:
         ranks = range(1, spec.config.num_learners)
         gpus = [None if on_ray or not each else _gpu_of(spec.config, rank) for rank in ranks]
         made = remote(Mirror).options(num_gpus=each if on_ray else 0)
-        stored = engine.put(spec)
-        self.actors: list[ActorHandle] = [made.remote(stored, rank, gpu) for rank, gpu in zip(ranks, gpus, strict=True)]
+        self.actors: list[ActorHandle] = [made.remote(rank, gpu) for rank, gpu in zip(ranks, gpus, strict=True)]
 
     def begin(self, method: str, *arguments: Any) -> list[Any]:
         stored = [engine.put(argument) if argument is not None else None for argument in arguments]
@@ -200,13 +203,11 @@ class _Threads:
         ranks = range(1, spec.config.num_learners)
         self._pools = [ThreadPoolExecutor(1, f"learner-{rank}") for rank in ranks]
         each = bool(_gpus_each(spec.config))
-        made = [pool.submit(self._make, spec, rank, each) for pool, rank in zip(self._pools, ranks, strict=True)]
-        self._mirrors: list[Mirror] = [future.result() for future in made]
-
-    def _make(self, spec: MirrorSpec, rank: int, on_gpu: bool) -> Mirror:
-        if on_gpu:
-            torch.cuda.set_device(visible_gpus().index(_gpu_of(spec.config, rank)))
-        return Mirror(spec, rank, None)
+        self._mirrors = [Mirror(rank, None) for rank in ranks]
+        if each:  # the current device is one of the thread
+            for pool, rank in zip(self._pools, ranks, strict=True):
+                gpu = visible_gpus().index(_gpu_of(spec.config, rank))
+                pool.submit(torch.cuda.set_device, gpu).result()
 
     def begin(self, method: str, *arguments: Any) -> list[Any]:
         pairs = zip(self._pools, self._mirrors, strict=True)
@@ -276,7 +277,7 @@ class Mirrors:
         """Start the other learners and connect with them."""
         first = self._first
         handles = self._handles = (_Threads if engine.engine().name == "inline" else _Actors)(self._spec)
-        self.process_ids = handles.end(handles.begin("ready"))
+        self.process_ids = handles.end(handles.begin("make", self._spec))
         address = self._address()
         joining = handles.begin("join", address)
         host = LOCAL if address.path is not None else address.host
