@@ -5,6 +5,7 @@ Double, dueling, n-step, prioritized, distributional, noisy, Ape-X; R2D2 with a 
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -134,6 +135,10 @@ class DQNLearner(ReplayLearner[DQNConfig]):
     @property
     def is_traced(self) -> bool:
         return self.can_trace and self.q_network.is_written_out
+
+    @cached_property
+    def uses_one_dnn(self) -> bool:
+        return super().uses_one_dnn and not self.q_network.is_written_out  # which calls oneDNN itself
 
     def step(self, batch: TransitionBatch | SequenceBatch, lr: float) -> tuple[Tensor, dict[str, Tensor]]:
         measured = {} if self.noise is None else {"noise_kl": self._adapt(self.noise, batch)}

@@ -38,7 +38,7 @@ C = TypeVar("C", bound=AlgorithmConfig)
 Segments = Mapping[str, Callable[[], dict[str, Array]]]  # by name: a function that returns the arrays of a segment
 JsonAndTensors = tuple[dict[str, Any], dict[str, Tensor]]
 
-_ROWS_PER_THREAD = 32  # at least, of a minibatch that several threads share
+_ROWS_PER_THREAD = 64  # at least, of a minibatch on which several threads compute
 _MAX_IMAGES = 128  # per batch, for the moments of image observations
 
 
@@ -262,7 +262,7 @@ class Learner(Generic[C]):
             else:
                 threads = self.config.learner_threads
                 assert isinstance(threads, int)
-                parts = max(1, min(threads, len(rows) // _ROWS_PER_THREAD))
+                parts = max(1, min(threads, len(steps) * (len(rows) // _ROWS_PER_THREAD)))
                 self._captured[key] = TracedSteps(steps, rows, scalars, self.optimizer, parts)
         return self._captured[key](rows, *scalars)
 

@@ -20,7 +20,7 @@ from outplay.cudagraphs import Minibatch
 from outplay.errors import ConfigError
 from outplay.fragments import Batch, Fragment
 from outplay.learning.learner import JsonAndTensors, Learner, LearnerState, Segments, mean_metrics
-from outplay.learning.optimizers import check_norm
+from outplay.learning.optimizers import ParameterGroup, check_norm
 from outplay.learning.sequences import BurnIn, SequenceBatch, recurrence_of, same_length, with_previous
 from outplay.learning.shares import distributed
 from outplay.learning.targets import TargetNetwork
@@ -163,6 +163,12 @@ class ReplayLearner(Learner[C], ABC):
         self._metrics: list[dict[str, Tensor]] = []  # of the updates since the last call of metrics()
         self.set_exploration()
 
+    def parameter_groups(self) -> Sequence[ParameterGroup]:
+        """One group. Updates are small and many, so Adam is one operation."""
+        return [
+            ParameterGroup("policy", self.policy.parameters, self.policy.flat, self.config.optimizer, is_fused=True)
+        ]
+
     def exploration(self) -> dict[str, float]:
         """The policy's exploration values at the current step."""
         return {}
@@ -268,10 +274,10 @@ class ReplayLearner(Learner[C], ABC):
 
         In bfloat16, large products are oneDNN's in any case, and small ones are faster with MKL.
         """
-        return one_dnn() if self._uses_one_dnn else nullcontext()
+        return one_dnn() if self.uses_one_dnn else nullcontext()
 
     @cached_property
-    def _uses_one_dnn(self) -> bool:
+    def uses_one_dnn(self) -> bool:
         widths = [part.out_features for part in self.network.modules() if isinstance(part, nn.Linear)]
         is_large = min(max(widths, default=0), self.config.sgd_minibatch_size) >= _LARGE
         return is_large and self.config.model.precision == "float32" and self.device.type == "cpu"

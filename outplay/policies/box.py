@@ -35,6 +35,7 @@ class Actor(ActorCritic):
 
     default_hiddens: ClassVar[list[int]] = [256, 256]
     default_activation: ClassVar[str] = "relu"
+    may_act_in_float32: ClassVar[bool] = True
 
     is_fused = True  # whether the layers are one function of torch.autograd, which cannot be exported
 

@@ -49,7 +49,9 @@ class Dense:
     @classmethod
     def of(cls, network: Network) -> Self | None:
         """Convert a network. None if it has images, one-hot inputs, sequences, noisy layers, a recurrent core, a custom
-        model, a preprocessor or a distributional head. In lower precision, too, the result computes in float32."""
+        model, a preprocessor or a distributional head, or has to act in lower precision."""
+        if network.autocasts and not network.may_act_in_float32:
+            return None
         if network.core is not None or network.is_custom or network.preprocessor is not None:
             return None
         layers = list(network.hidden)

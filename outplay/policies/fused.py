@@ -6,6 +6,8 @@ For networks of a few hundred units on a CPU, the overhead of autograd is a larg
 from __future__ import annotations
 
 import copy
+import functools
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -26,7 +28,8 @@ class Layers:
     """The layers of N MLPs with the same input: weight (N, outputs, inputs) and bias (N, outputs) of each.
 
     With `is_one`, they are those of one MLP: (outputs, inputs) and (outputs,). `dtype` is the precision in which the
-    matrix products of wide layers are computed; all else is float32.
+    matrix products of wide layers are computed; all else is float32. With `uses_linear`, wide layers of one MLP in
+    float32 call oneDNN (`_linear`), which is faster than MKL on some CPUs.
 
     >>> layers = Layers([weight, bias, head_weight, head_bias], nn.ReLU, torch.float32)
     >>> layers.run(x).outputs.shape  # (N, B, outputs)
@@ -34,17 +37,25 @@ class Layers:
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor], activation: type[nn.Module], dtype: torch.dtype, is_one: bool = False
+        self,
+        tensors: Sequence[Tensor],
+        activation: type[nn.Module],
+        dtype: torch.dtype,
+        is_one: bool = False,
+        uses_linear: bool = False,
     ) -> None:
         self.tensors, self.dtype = list(tensors), dtype
-        self._activation, self._is_one = activation, is_one
+        self._activation, self._is_one, self._uses_linear = activation, is_one, uses_linear
         self.is_relu = activation is nn.ReLU
         self.shapes = [tensor[None].shape if is_one else tensor.shape for tensor in tensors]
         self.sizes = [shape.numel() for shape in self.shapes]
         self.size = sum(self.sizes)
         self.number = self.shapes[0][0]
         self.widths = [(shape[1], shape[2]) for shape in self.shapes[::2]]  # outputs and inputs of each layer
-        self.is_low = [dtype != torch.float32 and min(width) >= _WIDE for width in self.widths]
+        is_wide = [min(width) >= _WIDE for width in self.widths]
+        self.is_low = [dtype != torch.float32 and wide for wide in is_wide]
+        uses_linear = uses_linear and is_one and dtype == torch.float32 and _has_linear(tensors[0])
+        self.is_linear = [uses_linear and wide for wide in is_wide]
         self.weights, self.biases = self.split([tensor.detach() for tensor in tensors])
         self.buffers = Buffers(keeps=not tensors[0].is_cuda)  # a GPU has a fast allocator of its own
         # Whether products in float32 are those of MKL, see `ReplayLearner.products`. With vectors, oneDNN's are slow.
@@ -85,7 +96,8 @@ class Layers:
         return self.tensors[0].data_ptr() == self.weights[0].data_ptr()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Layers:
-        found = Layers(copy.deepcopy(self.tensors, memo), self._activation, self.dtype, self._is_one)
+        tensors = copy.deepcopy(self.tensors, memo)
+        found = Layers(tensors, self._activation, self.dtype, self._is_one, self._uses_linear)
         found.buffers = self.buffers
         return found
 
@@ -137,6 +149,12 @@ class MLPPass:
             self._inputs.append(hidden)
             self._low.append(None)
             out = buffers.get(x, (*self._rows, outputs), "hidden", i)
+            if layers.is_linear[i]:
+                is_relu = layers.is_relu and i < last
+                hidden = _linear(hidden[0], weight[0], bias[0, 0], "relu" if is_relu else "none")[None]
+                if i < last and not is_relu:
+                    hidden = hidden.tanh_()
+                continue
             if layers.is_low[i]:
                 self._low[i] = low = self._lower(hidden, inputs, "low", i), self._lower_weight(weight, i)
                 product = buffers.get(x, (*self._rows, outputs), "product", 0, layers.dtype)
@@ -171,7 +189,9 @@ class MLPPass:
             short = None if low is None else self._lower(gradient, outputs, "short")
             if of_weights:
                 torch.sum(gradient, -2, keepdim=True, out=biases[i])
-                if low is None or short is None:
+                if layers.is_linear[i]:
+                    weights[i].copy_(_linear(gradient[0].mT, x[0].mT)[None])
+                elif low is None or short is None:
                     self._write_of_weight(gradient, x, layers.widths[i], weights[i])
                 else:
                     of_weight = self._buffers.get(x, tuple(layers.shapes[2 * i]), "of weight", 0, layers.dtype)
@@ -179,7 +199,9 @@ class MLPPass:
             if i == 0:
                 break
             out = self._buffers.get(x, (*self._rows, inputs), "gradient", i % 2)
-            if low is None or short is None:
+            if layers.is_linear[i]:
+                gradient = _linear(gradient[0], weight[0].mT)[None]
+            elif low is None or short is None:
                 gradient = self._through(gradient, weight, (outputs, inputs), out)
             else:
                 product = self._buffers.get(x, (*self._rows, inputs), "product", 0, layers.dtype)
@@ -224,6 +246,36 @@ class MLPPass:
             out.copy_(torch.bmm(x.mT, gradient, out=rows).mT)
         else:
             torch.bmm(gradient.mT, x, out=out)
+
+
+# The operation of torch's compiler for CPUs. In TorchScript, since a trace cannot record its list of scalars.
+_LINEAR = """
+def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor], activation: str) -> Tensor:
+    scalars: List[Optional[Union[int, float, complex]]] = []
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, scalars, "")
+"""
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    """activation(x weightᵀ + bias) for matrices in any layout, in float32 on a CPU: one call of oneDNN.
+
+    `torch.addmm` and the like use MKL, whose large products take up to twice as long on CPUs of AMD, or oneDNN for all
+    products (`traces.one_dnn`), where narrow ones take several times as long.
+    """
+    product: Tensor = _scripted_linear()(x, weight, bias, activation)
+    return product
+
+
+@functools.cache
+def _scripted_linear() -> Any:
+    return torch.jit.CompilationUnit(_LINEAR).linear
+
+
+def _has_linear(tensor: Tensor) -> bool:
+    """Whether this torch has `_linear` for the device of the tensor."""
+    has_script = hasattr(torch, "jit") and sys.version_info < (3, 14)
+    has_operation = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return tensor.device.type == "cpu" and has_script and has_operation
 
 
 def mlp(x: Tensor, layers: Layers, trains: bool = True, number: int | None = None) -> Tensor:

@@ -42,6 +42,9 @@ class Network(nn.Module):
 
     default_hiddens: ClassVar[list[int]] = [64, 64]
     default_activation: ClassVar[str] = "tanh"
+    # Whether small batches act in float32 although the network learns in lower precision. Not for on-policy algorithms,
+    # which compare probabilities of acting and of learning.
+    may_act_in_float32: ClassVar[bool] = False
 
     encoder: Encoder | CustomEncoder | FlatEncoder
     hidden: nn.Sequential

@@ -88,7 +88,7 @@ def test_threads_share_the_rows_of_a_minibatch(
 ) -> None:
     """Four threads: two for each of critics and policy, or four for the critics alone. The result is that of one
     thread, up to rounding, and always the same."""
-    settings = {"sgd_minibatch_size": 130, "prioritized_replay": True, "grad_clip": 0.5, "policy_delay": delay}
+    settings = {"sgd_minibatch_size": 260, "prioritized_replay": True, "grad_clip": 0.5, "policy_delay": delay}
     numbers, computed = set(), traces._joined
     monkeypatch.setattr(traces, "_joined", lambda parts, shares: numbers.add(len(parts)) or computed(parts, shares))
     # A few updates: with priorities, a difference in the last bit leads to other minibatches before long.

@@ -13,6 +13,7 @@ from torch import nn
 from outplay.errors import ConfigError
 from outplay.groups import ModelConfig
 from outplay.policies import Policy, PolicySpec, QPolicy
+from outplay.policies.box import SoftPolicy
 from outplay.policies.dense import Dense
 from outplay.policies.qnetwork import QOptions
 from outplay.policies.sparse import SparseLinear, nonzero_entries
@@ -159,6 +160,13 @@ def test_sparse_bytes_are_acted_for_in_numpy_with_the_same_numbers(width: int, u
         assert np.array_equal(policy.act((inputs[:rows],), {}, None, False, rng)[2]["dist"], outputs[:rows])
     again = policy.act((np.asfortranarray(inputs[:4]),), {}, None, False, rng)[2]["dist"]
     assert np.array_equal(again, outputs[:4])
+
+
+@pytest.mark.parametrize("kind", [QPolicy, SoftPolicy])
+def test_off_policy_algorithms_that_learn_in_lower_precision_act_in_float32(kind: type[Policy]) -> None:
+    policy = kind(PolicySpec(NUMBERS, spaces.Discrete(3), ModelConfig(precision="bfloat16"), 0))
+    policy.load(policy.snapshot(1))
+    assert Dense.of(policy.network) is not None
 
 
 @pytest.mark.parametrize("name", OTHERS)
