@@ -188,9 +188,9 @@ CASES: dict[str, tuple[type[Algorithm], dict[str, Any], int]] = {
         },
         1,
     ),
-    "SAC": (SAC, {**OFF_POLICY, "prioritized_replay": True}, 2),  # critics and policy
-    "SAC, continuous": (SAC, {**OFF_POLICY, **CONTINUOUS}, 2),
-    "TD3 with batch normalisation": (
+    "SAC": (SAC, {**OFF_POLICY, "prioritized_replay": True}, 1),
+    "SAC, continuous": (SAC, {**OFF_POLICY, **CONTINUOUS}, 1),
+    "TD3 with batch normalisation": (  # of the critics alone, and of critics and policy
         TD3, {**OFF_POLICY, **CONTINUOUS, "critic_norm": "batch", "use_target_network": False}, 2
     ),
 }  # fmt: skip

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ _POLL = datetime.timedelta(seconds=1)  # between two checks whether the other le
 _JOIN = datetime.timedelta(seconds=120)  # for all learners to connect
 _POLLS_PER_CHECK = 100_000  # of a GPU operation: less than a second
 _FOREVER = datetime.timedelta(days=365)  # operations end when a learner ends, not by time
+_environment = threading.Lock()  # of the environment variables of this process
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class Communicator:
 
         options = ProcessGroupNCCL.Options()
         options._timeout = _FOREVER
-        self._nccl = ProcessGroupNCCL(PrefixStore("nccl", store), self.rank, self.size, options)
+        with _nccl_raises_errors():
+            self._nccl = ProcessGroupNCCL(PrefixStore("nccl", store), self.rank, self.size, options)
         return True
 
     @contextmanager
@@ -179,13 +183,16 @@ class Communicator:
                 return
 
     def _wait_on_gpu(self, work: Any) -> None:
-        """As `_wait`. NCCL does not notice that another process has died: without `check`, it would wait forever."""
+        """As `_wait`. NCCL may not notice that another process has died: without `check`, it would wait forever."""
         polls = 0
-        while not work.is_completed():
+        while not work.is_completed():  # completed, or failed
             polls += 1
             if polls % _POLLS_PER_CHECK == 0 and self._check is not None:
                 self._check()
-        work.wait()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise LearnerDiedError(DIED) from error
 
     @property
     def is_waiting(self) -> bool:
@@ -203,3 +210,23 @@ class Communicator:
         if self._nccl is not None:
             self._nccl.abort()
         self._gloo = self._nccl = self._pending = None
+
+
+@contextmanager
+def _nccl_raises_errors() -> Iterator[None]:
+    """Process groups of NCCL that are made here raise the errors of an operation in `wait`.
+
+    By default, torch ends the whole process when a connection of NCCL fails. It reads this variable while it makes a
+    process group.
+    """
+    name = "TORCH_NCCL_BLOCKING_WAIT"
+    with _environment:
+        before = os.environ.get(name)
+        os.environ[name] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
