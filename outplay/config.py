@@ -33,6 +33,7 @@ from outplay.settings import (
     Settings,
     one_name_each,
     plain,
+    refuse_unused,
 )
 
 
@@ -397,6 +398,8 @@ class AlgorithmConfig(Settings):
 class AsyncConfig(AlgorithmConfig):
     """Settings of algorithms that can collect and learn concurrently."""
 
+    only_async: ClassVar[tuple[str, ...]] = ("weights_interval", "most_updates_behind")
+
     async_: bool = Field(
         False,
         alias="async",
@@ -425,4 +428,6 @@ class AsyncConfig(AlgorithmConfig):
             raise ValueError(
                 "async: workers run beside the learner, so num_workers must be at least 1; or set async: false"
             )
+        if not self.async_ and self.num_workers != 0:  # without workers, settings for workers may stay
+            refuse_unused(self, self.only_async, "async: false")
         return self

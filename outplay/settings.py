@@ -42,6 +42,7 @@ Lanes = Annotated[int, Field(ge=1, le=MAX_LANES)]
 Few = Annotated[int, Field(ge=1, le=1_000)]
 Processes = Annotated[int, Field(ge=0, le=10_000)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 

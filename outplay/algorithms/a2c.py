@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -19,7 +19,7 @@ from outplay.learning.onpolicy import ActorCriticConfig, OnPolicyLearner, explai
 from outplay.learning.optimizers import ParameterGroup, check_norm
 from outplay.learning.rows import Rows
 from outplay.policies import masked
-from outplay.settings import Lanes, NotNegative, Positive, with_default
+from outplay.settings import AboveZero, Lanes, NotNegative, Positive, with_default
 
 
 class A2COptimizerConfig(OptimizerConfig):
@@ -35,7 +35,7 @@ class A2CConfig(ActorCriticConfig):
     num_envs: Lanes = with_default(AlgorithmConfig, "num_envs", 16)
     train_batch_size: Positive = with_default(AlgorithmConfig, "train_batch_size", 80)
     lr: NotNegative = with_default(AlgorithmConfig, "lr", 7e-4)
-    critic_lr_scale: Annotated[float, Field(gt=0)] = Field(
+    critic_lr_scale: AboveZero = Field(
         3.0,
         description="Learning rate of the critic as a multiple of lr, if it shares no layers with the policy. With "
         "one gradient step per batch, a critic at the same learning rate lags behind the policy.",

@@ -20,7 +20,7 @@ from outplay.learning.soft import allowed_entropy, soft_value, temperature_gradi
 from outplay.policies import masked
 from outplay.policies.box import ConservativePolicy
 from outplay.policies.squashed import SquashedGaussian
-from outplay.settings import LARGEST, Decay, Few, NotNegative, refuse_unused, with_default
+from outplay.settings import LARGEST, AboveZero, Decay, Few, NotNegative, refuse_unused, with_default
 from outplay.streams import stream
 
 
@@ -33,7 +33,7 @@ class CQLConfig(OfflineCriticConfig):
     min_q_weight: NotNegative = Field(
         5.0, description="Weight of the conservative term: how strongly values of actions outside the data are lowered."
     )
-    temperature: Annotated[float, Field(gt=0)] = Field(
+    temperature: AboveZero = Field(
         1.0, description="Temperature of the log-sum-exp over actions in the conservative term."
     )
     num_actions: Few = Field(

@@ -14,8 +14,8 @@ from outplay.learning.learner import mean_metrics
 from outplay.learning.onpolicy import explained_variance
 from outplay.learning.optimizers import check_norm
 from outplay.learning.rows import Rows
-from outplay.learning.vtrace import Threshold, VTraceConfig, VTraceLearner
-from outplay.settings import Decay, NotNegative, with_default
+from outplay.learning.vtrace import VTraceConfig, VTraceLearner
+from outplay.settings import AboveZero, Decay, NotNegative, with_default
 
 
 class IMPALAOptimizerConfig(OptimizerConfig):
@@ -36,7 +36,7 @@ class IMPALAConfig(VTraceConfig):
         description="Standardize advantages per batch; otherwise they are divided by the standard deviation of the "
         "returns (if normalize_values), so that they shrink as the policy improves.",
     )
-    vtrace_clip_pg_rho_threshold: Threshold = Field(
+    vtrace_clip_pg_rho_threshold: AboveZero = Field(
         1.0, description="V-trace: the largest importance-sampling ratio of a step in the policy gradient."
     )
 

@@ -26,7 +26,7 @@ from outplay.policies import masked
 from outplay.policies.box import SoftPolicy
 from outplay.policies.passes import slopes_of
 from outplay.policies.squashed import Reparametrized, SquashedGaussian
-from outplay.settings import Decay, Positive, refuse_unused
+from outplay.settings import AboveZero, Decay, Positive, refuse_unused
 
 
 class SACExplorationConfig(ActorExplorationConfig):
@@ -36,14 +36,25 @@ class SACExplorationConfig(ActorExplorationConfig):
         "StochasticSampling",
         description="StochasticSampling: sample from the policy's action distribution. Random: all actions are random.",
     )
+    noise_correlation: Decay = Field(
+        0.0,
+        description="Continuous actions: correlation of the noise of consecutive actions. Each action has the policy's "
+        "distribution with any value; 0.9 and more move slow systems further.",
+    )
+
+    @model_validator(mode="after")
+    def _check_noise(self) -> Self:
+        if self.type == "Random":
+            refuse_unused(self, ["noise_correlation"], "type: Random")
+        return self
 
 
 class SACConfig(ReplayActorCriticConfig):
     """Settings of SAC."""
 
     exploration_config: SACExplorationConfig = Field(SACExplorationConfig(), description="How to explore.")
-    initial_alpha: float = Field(
-        1.0, gt=0, description="Initial temperature α: the weight of the policy's entropy against the reward."
+    initial_alpha: AboveZero = Field(
+        1.0, description="Initial temperature α: the weight of the policy's entropy against the reward."
     )
     learn_alpha: bool = Field(True, description="Learn the temperature, so that the entropy meets target_entropy.")
     target_entropy: FiniteFloat | Literal["auto"] = Field(
@@ -55,7 +66,7 @@ class SACConfig(ReplayActorCriticConfig):
         0.3,
         description="Discrete actions: target entropy as a fraction of the largest one, that of all allowed actions.",
     )
-    temperature_lr_scale: float = Field(1.0, gt=0, description="Learning rate of the temperature as a multiple of lr.")
+    temperature_lr_scale: AboveZero = Field(1.0, description="Learning rate of the temperature as a multiple of lr.")
     learning_starts: Positive = Field(1_000, description="Steps in the replay buffer before learning starts.")
 
     @model_validator(mode="after")

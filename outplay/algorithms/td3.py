@@ -18,7 +18,7 @@ from outplay.learning.actorcritic import (
 )
 from outplay.learning.offpolicy import ReplayConfig, TransitionBatch
 from outplay.policies.box import DeterministicPolicy
-from outplay.settings import Fraction, NotNegative, Positive, at, with_default
+from outplay.settings import Fraction, NotNegative, Positive, at, refuse_unused, with_default
 
 
 class NoiseConfig(ActorExplorationConfig):
@@ -69,6 +69,12 @@ class TD3Config(ReplayActorCriticConfig):
     target_noise_clip: Annotated[float, Field(gt=0)] = Field(
         0.5, description="Target policy smoothing: the noise is clipped to [-x, x]."
     )
+
+    @model_validator(mode="after")
+    def _check_target_noise(self) -> Self:
+        if not self.target_noise:
+            refuse_unused(self, ["target_noise_clip"], "target_noise: 0")
+        return self
 
 
 class TD3Learner(ReplayActorCriticLearner[TD3Config]):

@@ -261,7 +261,8 @@ class EnvGroup:
             step_seconds += time.perf_counter() - clock
             recorder.after(t, actions, extras, rewards, terminated, truncated)
             state = policy.with_rewards(state, rewards)
-            self._returns += rewards
+            with np.errstate(over="ignore", invalid="ignore"):  # rewards that are not finite are refused by name
+                self._returns += rewards
             self._lengths += 1
             self._starts = (terminated | truncated) & playing
             t += 1

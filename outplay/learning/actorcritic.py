@@ -21,7 +21,18 @@ from outplay.learning.optimizers import ParameterGroup
 from outplay.learning.traces import Step
 from outplay.policies.box import Actor
 from outplay.policies.critics import CriticOptions, Critics
-from outplay.settings import LARGEST, Decay, Few, Fraction, Lanes, NotNegative, Positive, refuse_unused, with_default
+from outplay.settings import (
+    LARGEST,
+    AboveZero,
+    Decay,
+    Few,
+    Fraction,
+    Lanes,
+    NotNegative,
+    Positive,
+    refuse_unused,
+    with_default,
+)
 from outplay.streams import seed_for, stream
 
 Array = np.ndarray
@@ -71,9 +82,7 @@ class ReplayActorCriticConfig(ReplayConfig):
     critic_dropout: Decay = Field(
         0.0, description="Dropout probability of the critics' hidden units; 0.01 with critic_norm: layer is DroQ."
     )
-    critic_lr_scale: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Learning rate of the critics as a multiple of lr."
-    )
+    critic_lr_scale: AboveZero = Field(1.0, description="Learning rate of the critics as a multiple of lr.")
     policy_delay: Positive = Field(1, description="Updates of the critics per update of the policy.")
 
     @model_validator(mode="after")

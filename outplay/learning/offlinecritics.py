@@ -16,7 +16,7 @@ from outplay.learning.offpolicy import ReplayConfig, TransitionBatch
 from outplay.learning.optimizers import ParameterGroup
 from outplay.policies.box import Actor
 from outplay.policies.critics import CriticOptions, Critics
-from outplay.settings import Few, Fraction, Positive, with_default
+from outplay.settings import AboveZero, Few, Fraction, Positive, with_default
 from outplay.streams import seed_for
 
 
@@ -32,9 +32,7 @@ class OfflineCriticConfig(OfflineConfig):
     critic_norm: Literal["layer"] | None = Field(
         None, description="Normalisation in the critics after each hidden layer: LayerNorm."
     )
-    critic_lr_scale: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Learning rate of the critics as a multiple of lr."
-    )
+    critic_lr_scale: AboveZero = Field(1.0, description="Learning rate of the critics as a multiple of lr.")
 
 
 C = TypeVar("C", bound=OfflineCriticConfig)

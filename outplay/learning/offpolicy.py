@@ -40,7 +40,7 @@ from outplay.replay import (
 )
 from outplay.replay.checking import ReplayState, check_counters, check_segment
 from outplay.schema import Counter, FiniteNumber, validated_part
-from outplay.settings import LARGEST, Fraction, NotNegative, Positive, Processes, at
+from outplay.settings import LARGEST, Fraction, NotNegative, Positive, Processes, at, refuse_unused
 from outplay.spaces import Leaves
 from outplay.streams import stream
 
@@ -65,8 +65,8 @@ class ReplayConfig(AsyncConfig):
     n_step: Positive = Field(1, description="n of the n-step return.")
     burn_in_len: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
         10,
-        description="Recurrent networks: steps before each sequence that only update the stored state (R2D2). The "
-        "start of an episode needs none.",
+        description="Recurrent networks, of DQN only: steps before each sequence that only update the stored state "
+        "(R2D2). The start of an episode needs none.",
     )
     prioritized_replay: bool = Field(False, description="Prioritized experience replay (Schaul et al. 2016).")
     prioritized_replay_alpha: Fraction = Field(0.6, description="Priority exponent α; 0 samples uniformly.")
@@ -92,6 +92,9 @@ class ReplayConfig(AsyncConfig):
                 f"learning_starts ({self.learning_starts}) is more than buffer_size ({self.buffer_size}), so learning "
                 "would never start; set a larger buffer_size, or a smaller learning_starts"
             )
+        if not self.prioritized_replay:
+            names = [f"prioritized_replay_{name}" for name in ("alpha", "beta", "beta_timesteps")]
+            refuse_unused(self, names, "prioritized_replay: false")
         return self
 
 

@@ -20,17 +20,18 @@ from outplay.learning.rows import Rows
 from outplay.machine import count_cpus
 from outplay.policies import Policy, masked
 from outplay.schema import Counter
-from outplay.settings import LARGEST, Fraction, Lanes, Positive, with_default
+from outplay.settings import LARGEST, AboveZero, Fraction, Lanes, Positive, with_default
 
 Array = np.ndarray
 _FRAGMENTS_JUDGED = 50
-Threshold = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 log = logging.getLogger("outplay")
 
 
 class VTraceConfig(CriticConfig, AsyncConfig):
     """Settings that algorithms with V-trace share."""
+
+    only_async = (*AsyncConfig.only_async, "max_policy_lag")
 
     async_: bool = Field(
         True,
@@ -45,10 +46,10 @@ class VTraceConfig(CriticConfig, AsyncConfig):
     rollout_fragment_length: Positive | Literal["auto"] = with_default(AlgorithmConfig, "rollout_fragment_length", 50)
     use_gae: bool = Field(True, description="Use lambda; otherwise it is 1.")
     lambda_: Fraction = Field(1.0, alias="lambda", description="λ of V-trace; 1 is V-trace as published.")
-    vtrace_clip_rho_threshold: Threshold = Field(
+    vtrace_clip_rho_threshold: AboveZero = Field(
         1.0, description="V-trace: ρ̄, the largest importance-sampling ratio of a TD error."
     )
-    vtrace_clip_c_threshold: Threshold = Field(
+    vtrace_clip_c_threshold: AboveZero = Field(
         1.0, description="V-trace: c̄, the largest importance-sampling ratio in the product over later steps."
     )
     max_policy_lag: Annotated[int, Field(ge=0, le=LARGEST)] = Field(

@@ -27,7 +27,7 @@ from outplay.spaces import in_one_line
 
 Array = np.ndarray
 
-NOISE = "noise"  # in the state of a policy: the Ornstein-Uhlenbeck process
+NOISE = "noise"  # in the state of a policy: noise that is correlated from step to step
 
 
 class Actor(ActorCritic):
@@ -86,13 +86,13 @@ class _OnePass:
         return self._run.input_gradient(slopes[None])
 
 
-class SoftPolicy(Policy):
-    """The policy of SAC: a squashed normal distribution for a Box, a categorical one for Discrete actions.
+class BoxPolicy(Policy):
+    """What the policies in this file share: a squashed normal distribution for a Box, a categorical one for Discrete.
 
     While exploring, actions are uniformly random if "random_actions" of the exploration values is 1.
     """
 
-    name: ClassVar[str] = "SAC"
+    name: ClassVar[str]
     takes_discrete: ClassVar[bool] = True
     samples_distribution = False  # some actions are random
 
@@ -120,13 +120,70 @@ class SoftPolicy(Policy):
         return super()._choose(params, mask, explore, rng)
 
 
-class ConservativePolicy(SoftPolicy):
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How SAC samples: `correlation` is that of the noise of two consecutive actions."""
+
+    correlation: float
+
+
+class SoftPolicy(BoxPolicy):
+    """The policy of SAC.
+
+    With `SamplingOptions`, the standard normal noise of the sampled actions is a stationary autoregressive process:
+    each action has the policy's distribution, and consecutive ones are correlated. The noise is part of the policy's
+    state, and drawn anew in each episode (NaN before).
+    """
+
+    name = "SAC"
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        options: SamplingOptions | None = spec.options
+        self.correlation = 0.0 if options is None else options.correlation
+        if self.correlation and not is_box(self.action_space):
+            raise ConfigError(
+                "exploration_config.noise_correlation is for continuous actions, and this action space is "
+                f"{in_one_line(self.action_space)}; leave it out"
+            )
+
+    @staticmethod
+    def options_from(config: Any) -> SamplingOptions | None:
+        correlation = config.exploration_config.noise_correlation
+        return SamplingOptions(correlation) if correlation else None
+
+    def initial_state(self, lanes: int) -> dict[str, Array]:
+        state = super().initial_state(lanes)
+        if not self.correlation:
+            return state
+        return {**state, NOISE: np.full((lanes, *self.distribution.shape), np.nan, np.float32)}
+
+    def act(
+        self,
+        observations: tuple[Array, ...],
+        state: dict[str, Array],
+        mask: Array | None,
+        explore: bool,
+        rng: np.random.Generator,
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        is_correlated = self.correlation and explore and not self.exploration["random_actions"]
+        if not is_correlated:
+            return super().act(observations, state, mask, explore, rng)
+        _, state, extras = super().act(observations, state, mask, False, rng)
+        assert isinstance(self.distribution, SquashedGaussian)
+        before, fresh = state[NOISE], rng.standard_normal(state[NOISE].shape, np.float32)
+        noise = np.float32(self.correlation) * before + np.float32(math.sqrt(1 - self.correlation**2)) * fresh
+        noise = np.where(np.isnan(before), fresh, noise)
+        return self.distribution.with_noise(extras["dist"], noise), {**state, NOISE: noise}, extras
+
+
+class ConservativePolicy(BoxPolicy):
     """The policy of CQL: that of SAC, without random actions."""
 
     name = "CQL"
 
 
-class GaussianPolicy(SoftPolicy):
+class GaussianPolicy(BoxPolicy):
     """The policy of IQL: a normal distribution that is clipped to the Box, a categorical one for Discrete actions."""
 
     name = "IQL"
@@ -143,7 +200,7 @@ class NoiseOptions:
     sigma: float
 
 
-class DeterministicPolicy(SoftPolicy):
+class DeterministicPolicy(BoxPolicy):
     """The policy of TD3 and DDPG: one action per observation. While exploring, noise is added to it.
 
     The standard deviation of Gaussian noise comes with the Weights as "stddev". With `NoiseOptions`, the noise is an

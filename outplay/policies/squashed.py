@@ -31,9 +31,13 @@ class SquashedGaussian:
         self.shape: tuple[int, ...] = (n,)
 
     def sample(self, params: Array, rng: np.random.Generator) -> Array:
+        return self.with_noise(params, rng.standard_normal((*params.shape[:-1], self.n), np.float32))
+
+    def with_noise(self, params: Array, noise: Array) -> Array:
+        """Actions tanh(μ + σ·noise)."""
         mean, log_std = params[..., : self.n], params[..., self.n :].clip(*LOG_STD_RANGE)
-        drawn: Array = np.tanh(mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32))
-        return drawn
+        actions: Array = np.tanh(mean + np.exp(log_std) * noise)
+        return actions
 
     def mode(self, params: Array) -> Array:
         best: Array = np.tanh(params[..., : self.n])

@@ -134,6 +134,11 @@ class ExperimentAnalysis:
             if values and trial.last_result:
                 scored.append((known(_in_scope(values, scope)), trial))
         if not scored:
+            if any(trial.last_result for trial in self.trials):
+                raise RunError(
+                    f"no trial has a value of {objective.metric!r}: it is nan in every result (a return is, until an "
+                    "episode has ended); train longer"
+                )
             raise RunError("no trial has reported a result")
         return max(scored, key=lambda pair: pair[0])[1]
 

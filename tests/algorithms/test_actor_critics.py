@@ -110,6 +110,25 @@ def test_resuming_is_exact_with_every_switch(algorithm: type[Algorithm], switch:
         assert learned(resumed) == expected
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "exploration"), [(SAC, {"noise_correlation": 0.9}), (DDPG, {"type": "OrnsteinUhlenbeckNoise"})]
+)
+def test_noise_that_is_correlated_goes_on_where_it_was(
+    algorithm: type[Algorithm], exploration: dict[str, Any], tmp_path: Path
+) -> None:
+    """It is part of the policy's state: a checkpoint in the middle of an episode has it."""
+    config = {"env_config": {"continuous": True}, "exploration_config": {"random_timesteps": 0, **exploration}}
+    with make(algorithm, **config) as whole:
+        after(whole, 3)
+        path = whole.save(tmp_path)
+        after(whole, 3)
+        expected = learned(whole)
+    with make(algorithm, **config) as resumed:
+        resumed.restore(path)
+        after(resumed, 3)
+        assert learned(resumed) == expected
+
+
 @pytest.mark.parametrize("algorithm", [SAC, TD3, DDPG])
 def test_actions_of_any_shape_and_bounds(algorithm: type[Algorithm]) -> None:
     with make(algorithm, Grid) as trainer:
@@ -294,6 +313,41 @@ def test_ornstein_uhlenbeck_noise_is_correlated_in_time_and_starts_at_zero() -> 
         assert drawn[0].std() == pytest.approx(0.2, abs=0.01)
         assert drawn[-1].std() == pytest.approx(0.38, abs=0.02)
         assert np.corrcoef(drawn[-2], drawn[-1])[0, 1] == pytest.approx(0.85, abs=0.03)
+
+
+def test_correlated_noise_of_sac_has_the_distribution_of_the_policy() -> None:
+    """atanh of an action is μ + σ x; x_t = ρ x_{t−1} + √(1 − ρ²) ε, and x_0 = ε: standard normal in every step."""
+    with make(SAC, probes.Aim, exploration_config={"random_timesteps": 0, "noise_correlation": 0.8}) as trainer:
+        policy = trainer.get_policy()
+        state, rng = policy.initial_state(4_000), np.random.default_rng(0)
+        zeros = np.zeros((4_000, 1), np.float32)
+        noise = []
+        for _ in range(3):
+            actions, state, extras = policy.act((zeros,), state, None, True, rng)
+            mean, log_std = extras["dist"][:, :1], extras["dist"][:, 1:]
+            noise.append(((np.arctanh(actions) - mean) / np.exp(log_std))[:, 0])
+        assert np.mean(noise, axis=1) == pytest.approx([0, 0, 0], abs=0.05)
+        assert np.std(noise, axis=1) == pytest.approx([1, 1, 1], abs=0.05)
+        found = np.corrcoef(noise)
+        assert found[0, 1] == pytest.approx(0.8, abs=0.02)
+        assert found[1, 2] == pytest.approx(0.8, abs=0.02)
+        assert found[0, 2] == pytest.approx(0.64, abs=0.03)
+        fresh = np.random.default_rng(0).standard_normal((2, 4_000, 1), np.float32)
+        assert noise[1] == pytest.approx(0.8 * fresh[0, :, 0] + 0.6 * fresh[1, :, 0], abs=1e-3)
+        assert policy.act((zeros,), state, None, False, rng)[0] == pytest.approx(np.tanh(mean))
+
+
+@pytest.mark.parametrize(
+    ("env", "exploration", "message"),
+    [
+        (probes.Walk, {"noise_correlation": 0.9}, "noise_correlation is for continuous actions.*leave it out"),
+        (probes.Aim, {"noise_correlation": 0.9, "type": "Random"}, "noise_correlation has no effect with type: Random"),
+        (probes.Aim, {"noise_correlation": 1.0}, "noise_correlation.*less than 1"),
+    ],
+)
+def test_correlated_noise_that_makes_no_sense_is_refused(env: Any, exploration: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(SAC, env, exploration_config=exploration)
 
 
 @pytest.mark.parametrize("setting", [{"ou_theta": 0.1}, {"type": "OrnsteinUhlenbeckNoise", "stddev": 0.3}])

@@ -28,8 +28,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "target_network_update_freq": 20, "training_intensity": 1.0, "exploration_config": {"epsilon_timesteps": 500},
     },
     "SAC": OFF_POLICY,
-    "TD3": OFF_POLICY,
-    "DDPG": {**OFF_POLICY, "model": {}, "exploration_config": {"random_timesteps": 500}},  # one critic: it needs more
+    # Actions without variance find the better of two actions only if the critics have seen both.
+    "TD3": {**OFF_POLICY, "exploration_config": {"random_timesteps": 500}},
+    "DDPG": {**OFF_POLICY, "model": {}, "exploration_config": {"random_timesteps": 500}},
     "PQN": {
         "train_batch_size": 128, "sgd_minibatch_size": 32, "lr_schedule": [[0, 5e-3], [5000, 3e-4]],
         "exploration_config": {"epsilon_timesteps": 2500},
