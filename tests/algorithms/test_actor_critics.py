@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from outplay import DDPG, SAC, TD3, Algorithm, CheckpointError, ConfigError, EnvError, tune
+from outplay import DDPG, IMPALA, SAC, TD3, Algorithm, CheckpointError, ConfigError, EnvError, tune
 from outplay.runs.experiments import load_recipe
 from outplay.testing import probes
 from outplay.testing.algorithm import learned
@@ -192,12 +192,23 @@ def test_other_action_spaces_are_refused(algorithm: type[Algorithm], space: Any,
         ({"exploration_config": {"type": "GaussianNoise"}}, "GaussianNoise is for algorithms with deterministic"),
         ({"exploration_config": {"stddev": 0.1}}, "stddev': it is a setting of TD3 and DDPG, not of SAC"),
         ({"initial_alpha": 0}, "initial_alpha"),
+        ({"initial_alpha": float("inf")}, "initial_alpha.*inf"),
+        ({"critic_lr_scale": float("inf")}, "critic_lr_scale.*inf"),
+        ({"prioritized_replay_alpha": 0.9}, "prioritized_replay_alpha has no effect with prioritized_replay: false"),
+        ({"num_workers": 1, "weights_interval": 3}, "weights_interval has no effect with async: false; leave it out"),
         ({"batch_mode": "complete_episodes"}, "batch_mode: SAC learns from single steps"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make(SAC, probes.Aim, **wrong)
+
+
+def test_settings_of_other_algorithms_without_effect_are_refused() -> None:
+    with pytest.raises(ConfigError, match="target_noise_clip has no effect with target_noise: 0; leave it out"):
+        make(DDPG, probes.Aim, target_noise_clip=0.3)
+    with pytest.raises(ConfigError, match="max_policy_lag has no effect with async: false; leave it out"):
+        IMPALA(probes.Walk, {"async": False, "num_workers": 1, "max_policy_lag": 3})
 
 
 def test_a_custom_distribution_is_refused() -> None:
