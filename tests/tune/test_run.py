@@ -340,7 +340,7 @@ def test_an_unknown_metric_is_named(run: Run) -> None:
 def test_a_metric_without_a_value_is_told(run: Run) -> None:
     """The return is nan until an episode has ended."""
     result = run(lambda config: tune.report({"v": float("nan")}), metric="v", mode="max")
-    with pytest.raises(RunError, match="no trial has a value of 'v': it is nan in every result .*; train longer"):
+    with pytest.raises(RunError, match=r"no trial has a value of 'v': it is nan in every result .*; train longer"):
         result.best_config  # noqa: B018
 
 
