@@ -18,6 +18,7 @@ ROOT = Path(outplay.__file__).parent
 # Used everywhere: they import each other, and nothing else.
 BASICS = (
     "errors",
+    "arguments",
     "streams",
     "spaces",
     "masks",

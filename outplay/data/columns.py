@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from outplay.arguments import shown
 from outplay.errors import DataError
 
 Array = np.ndarray
@@ -47,6 +48,8 @@ def columns_of(rows: Mapping[str, Array]) -> dict[str, Column]:
 
 def checked(rows: Mapping[str, Any], where: str) -> Rows:
     """Columns as arrays of equal length. Raises DataError for objects, and for columns of different lengths."""
+    if not isinstance(rows, Mapping):
+        raise DataError(f"{where}: a dict of arrays by column is needed, not {shown(rows)}")
     if not rows:
         raise DataError(f"{where}: there are no columns")
     arrays: Rows = {}
@@ -68,6 +71,16 @@ def checked(rows: Mapping[str, Any], where: str) -> Rows:
     if len(set(lengths.values())) > 1:
         raise DataError(f"{where}: the columns have different numbers of rows: {lengths}")
     return arrays
+
+
+def checked_names(names: Any, where: str) -> list[str]:
+    """Names of columns: one, or several."""
+    if isinstance(names, str):
+        return [names]
+    found = list(names) if isinstance(names, Iterable) and not isinstance(names, Mapping) else []
+    if not found or not all(isinstance(name, str) for name in found):
+        raise DataError(f"{where} takes the name of a column or a list of names, not {names!r}")
+    return found
 
 
 def take(rows: Mapping[str, Array], index: Any) -> Rows:

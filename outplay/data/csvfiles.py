@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from outplay.arguments import file_path
 from outplay.data.arrow import column_of_field, pa, pc, rows_of
 from outplay.data.columns import Column, Rows
 from outplay.data.dataset import Dataset, Part
@@ -51,7 +52,7 @@ def read_csv(path: str | Path) -> Dataset:
     Columns are integers, numbers, booleans, dates or strings. Missing numbers are NaN, missing strings "". Values must
     not contain line breaks.
     """
-    path = Path(path).resolve()
+    path = file_path(path, "read_csv: path", DataError).resolve()
     try:
         blocks, names, types = _scanned(path)
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from outplay.data.columns import Array, Column, Rows, checked, columns_of, concatenated, count, take
+from outplay.arguments import integer, shown
+from outplay.data.columns import Array, Column, Rows, checked, checked_names, columns_of, concatenated, count, take
 from outplay.errors import DataError, nearest
 from outplay.streams import stream
 
@@ -155,8 +156,14 @@ class Dataset:
         `shuffle` puts the blocks in random order, and shuffles the rows within a window of blocks; the order is a
         function of (seed, epoch). `skip` leaves out the first batches, without reading the blocks that they consist of.
         """
-        if batch_size < 1 or skip < 0:
-            raise DataError(f"batch_size must be at least 1 and skip at least 0, not {batch_size} and {skip}")
+        integer(batch_size, "batch_size", 1, error=DataError)
+        for name, value in (("seed", seed), ("epoch", epoch), ("skip", skip)):
+            integer(value, name, 0, error=DataError)
+        return self._batches(batch_size, shuffle, seed, epoch, drop_last, skip)
+
+    def _batches(
+        self, batch_size: int, shuffle: bool, seed: int, epoch: int, drop_last: bool, skip: int
+    ) -> Iterator[Rows]:
         order = self._shuffled(batch_size, seed, epoch) if shuffle else [([part], None) for part in self._parts]
         waiting: Rows | None = None  # rows that do not fill a batch yet
         left_out = skip * batch_size
@@ -216,13 +223,15 @@ class Dataset:
 
     def shard(self, index: int, number: int) -> Dataset:
         """Part `index` of `number` disjoint parts, which together are the whole and differ by at most one row."""
-        if not 0 <= index < number:
+        integer(number, "shard: number", 1, error=DataError)
+        if not 0 <= integer(index, "shard: index", error=DataError) < number:
             raise DataError(f"shard {index} of {number} does not exist: the index goes from 0 to {number - 1}")
         size = len(self)
         return self.rows(size * index // number, size * (index + 1) // number)
 
     def rows(self, start: int, stop: int) -> Dataset:
         """The rows start … stop (not included), in order."""
+        start, stop = (integer(value, "rows: start and stop", error=DataError) for value in (start, stop))
         ends = list(accumulate(part.rows for part in self._parts))
         parts = []
         for part, end in zip(self._parts, ends, strict=True):
@@ -233,10 +242,13 @@ class Dataset:
 
     def map_batches(self, function: Function) -> Dataset:
         """The data set with `function` applied to every block when it is read. It returns as many rows as it gets."""
+        if not callable(function):
+            raise DataError(f"map_batches takes a function of a dict of arrays, not {shown(function)}")
         return Dataset(self._parts, self._columns, self.metadata, (*self._functions, function))
 
-    def select(self, names: Sequence[str]) -> Dataset:
-        """The data set with these columns only; of Parquet files, only these are read."""
+    def select(self, names: str | Sequence[str]) -> Dataset:
+        """The data set with these columns only (one, or a list); of Parquet files, only these are read."""
+        names = checked_names(names, "select")
         self.check_columns(names)
         if self._functions:
             return self.map_batches(_Selection(tuple(names)))
@@ -334,9 +346,14 @@ def from_items(items: Sequence[Mapping[str, Any]]) -> Dataset:
     >>> data.from_items([{"x": 1.0, "name": "a"}, {"x": 2.0, "name": "b"}])
     Dataset(2 rows; x: float64, name: str)
     """
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        raise DataError(f"from_items takes a list of dicts, one per row, not {shown(items)}")
+    items = list(items)
     if not items:
         raise DataError("from_items: there are no rows")
     for number, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise DataError(f"from_items: row {number} must be a dict of values by column, not {shown(item)}")
         if item.keys() != items[0].keys():
             raise DataError(f"from_items: row {number} has the keys {sorted(item)}, and row 0 {sorted(items[0])}")
     return from_arrays({name: _column(name, [item[name] for item in items]) for name in items[0]})
@@ -344,6 +361,8 @@ def from_items(items: Sequence[Mapping[str, Any]]) -> Dataset:
 
 def from_pandas(frame: pandas.DataFrame) -> Dataset:
     """A Dataset of a pandas DataFrame. Missing numbers become NaN, missing strings ""."""
+    if not hasattr(frame, "columns") or not hasattr(frame, "iloc"):
+        raise DataError(f"from_pandas takes a pandas DataFrame, not {shown(frame)}")
     return from_arrays({str(name): _from_series(str(name), frame[name]) for name in frame.columns})
 
 

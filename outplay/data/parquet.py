@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from outplay.arguments import file_path, integer
 from outplay.data.arrow import column_of_field, pa, pq, rows_of, schema_of, table_of
 from outplay.data.columns import Column, Rows, count, take
 from outplay.data.dataset import Dataset, Part
@@ -100,7 +101,9 @@ def read_parquet(paths: Paths) -> Dataset:
 def parquet_files(paths: Paths) -> list[Path]:
     """The Parquet files that paths name, in order of their names; hidden files are left out."""
     files: list[Path] = []
-    for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
+    if isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable):
+        paths = [paths]
+    for path in (file_path(each, "read_parquet: each of paths", DataError) for each in paths):
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*.parquet") if not p.name.startswith((".", "_")))
             files += [p for p in inside if p.is_file()]
@@ -200,8 +203,11 @@ def write_parquet(dataset: Dataset, folder: str | Path, rows_per_file: int = 1_0
 
     The folder must not have Parquet files yet.
     """
-    folder = Path(folder)
-    if folder.exists() and (folder.is_file() or parquet_files(folder)):
+    folder = file_path(folder, "write_parquet: folder", DataError)
+    integer(rows_per_file, "write_parquet: rows_per_file", 1, error=DataError)
+    if folder.is_file():
+        raise DataError(f"{folder} is a file; name a folder, which gets files of {rows_per_file:,} rows")
+    if folder.exists() and parquet_files(folder):
         raise DataError(f"{folder} already has data; choose another folder, or remove it")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
+from outplay.arguments import column_names
 from outplay.errors import ConfigError, DataError, nearest
-from outplay.preprocessors.arguments import column_names
 from outplay.preprocessors.parallel import statistics_of
 from outplay.preprocessors.statistics import Array, Statistics
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from outplay.arguments import integer
 from outplay.errors import ConfigError, DataError
 from outplay.preprocessors import statistics
-from outplay.preprocessors.arguments import integer
 from outplay.preprocessors.base import ARRAY, Preprocessor
 from outplay.preprocessors.statistics import Array, Statistics
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from outplay.arguments import integer, real
 from outplay.errors import ConfigError, DataError
-from outplay.preprocessors.arguments import integer, real
 from outplay.preprocessors.base import Preprocessor
 from outplay.preprocessors.statistics import Array, Statistics
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -222,6 +223,52 @@ def test_items_and_frames() -> None:
         data.from_arrays({"x": np.array([object()])})
     with pytest.raises(DataError, match="different numbers of rows"):
         data.from_arrays({"x": np.zeros(2), "y": np.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda d: d.iter_batches(0), "batch_size must be at least 1, not 0"),
+        (lambda d: d.iter_batches("a"), "batch_size must be an integer, not 'a'"),
+        (lambda d: d.iter_batches(2.5), "batch_size must be an integer, not 2.5"),
+        (lambda d: d.iter_batches(2, seed="a"), "seed must be an integer, not 'a'"),
+        (lambda d: d.iter_batches(2, seed=-1), "seed must be at least 0, not -1"),
+        (lambda d: d.iter_batches(2, epoch=None), "epoch must be an integer, not None"),
+        (lambda d: d.iter_batches(2, skip=-1), "skip must be at least 0, not -1"),
+        (lambda d: d.shard("a", 2), "shard: index must be an integer, not 'a'"),
+        (lambda d: d.shard(0, 0), "shard: number must be at least 1, not 0"),
+        (lambda d: d.shard(0, 2.5), "shard: number must be an integer, not 2.5"),
+        (lambda d: d.rows(0, "a"), "rows: start and stop must be an integer, not 'a'"),
+        (lambda d: d.map_batches(5), "map_batches takes a function of a dict of arrays, not 5"),
+        (lambda d: d.map_batches(lambda rows: 5).columns, "map_batches: a dict of arrays by column is needed, not 5"),
+        (lambda d: d.select(5), "select takes the name of a column or a list of names, not 5"),
+        (lambda d: d.select([]), r"select takes the name of a column or a list of names, not \[\]"),
+        (lambda d: d.select("grd"), "no column 'grd'. Did you mean 'grid'"),
+        (lambda d: d.with_columns(5), "with_columns: a dict of arrays by column is needed, not 5"),
+        (lambda d: d.write_parquet(5), "write_parquet: folder must be a path, not 5"),
+        (lambda d: d.write_parquet("x", 0), "write_parquet: rows_per_file must be at least 1, not 0"),
+        (lambda d: d.write_parquet(__file__), "test_dataset.py is a file; name a folder"),
+        (lambda d: data.read_parquet(5), "read_parquet: each of paths must be a path, not 5"),
+        (lambda d: data.read_parquet([None]), "read_parquet: each of paths must be a path, not None"),
+        (lambda d: data.read_csv(5), "read_csv: path must be a path, not 5"),
+        (lambda d: data.from_items(5), "from_items takes a list of dicts, one per row, not 5"),
+        (lambda d: data.from_items("ab"), "from_items takes a list of dicts, one per row, not 'ab'"),
+        (lambda d: data.from_items([{"x": 1}, 5]), "from_items: row 1 must be a dict of values by column, not 5"),
+        (lambda d: data.from_pandas({"x": [1]}), "from_pandas takes a pandas DataFrame, not a dict"),
+        (lambda d: data.from_arrays([1]), "from_arrays: a dict of arrays by column is needed, not a list"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(call: Callable[[Dataset], object], problem: str) -> None:
+    """At the call: not when the first batch is asked for."""
+    with pytest.raises(DataError, match=problem) as caught:
+        call(numbered(10))
+    assert "\n" not in str(caught.value)
+
+
+def test_one_name_selects_one_column() -> None:
+    assert set(numbered(10).select("x").columns) == {"x"}
+    assert set(numbered(10).map_batches(dict).select("grid").columns) == {"grid"}
+    assert len(data.from_items(iter([{"x": 1}, {"x": 2}]))) == 2
 
 
 _LARGER_THAN_MEMORY = """
