@@ -22,24 +22,36 @@ def column_names(value: Any, who: str) -> list[str] | None:
     return names
 
 
+def column(name: str) -> str:
+    """A column in an error message. A plain array is a column without a name."""
+    return f"column {name!r}" if name else "the array"
+
+
 def integer(
     value: Any, name: str, least: int | None = None, most: int | None = None, error: type[OutplayError] = ConfigError
 ) -> int:
     """An integer, from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise error(f"{name} must be an integer, not {shown(value)}")
-    if least is not None and value < least:
-        raise error(f"{name} must be at least {least}, not {value}")
-    if most is not None and value > most:
-        raise error(f"{name} must be at most {most:,}, not {shown(value)}")
-    return int(value)
+    number = int(value)
+    if least is not None and number < least:
+        raise error(f"{name} must be at least {least}, not {shown(number)}")
+    if most is not None and number > most:
+        raise error(f"{name} must be at most {most:,}, not {shown(number)}")
+    return number
 
 
-def real(value: Any, name: str) -> float:
-    """A finite number."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+def real(value: Any, name: str, least: float | None = None) -> float:
+    """A finite number, of at least `least`."""
+    try:
+        number = float("nan") if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an integer of Python
+        number = math.inf
+    if not math.isfinite(number):
         raise ConfigError(f"{name} must be a finite number, not {shown(value)}")
-    return float(value)
+    if least is not None and number < least:
+        raise ConfigError(f"{name} must be at least {least:g}, not {shown(value)}")
+    return number
 
 
 def file_path(value: Any, name: str, error: type[OutplayError] = ConfigError) -> Path:

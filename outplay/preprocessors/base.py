@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from outplay.arguments import column_names
+from outplay.arguments import column, column_names, file_path, integer, real
 from outplay.errors import ConfigError, DataError, nearest
 from outplay.preprocessors.parallel import statistics_of
 from outplay.preprocessors.statistics import Array, Statistics
@@ -39,6 +39,7 @@ class Preprocessor(ABC):
 
     needs_fit: ClassVar[bool] = True
     accepts: ClassVar[str] = "biuf"  # kinds of dtypes
+    state: ClassVar[tuple[str, ...]] = ()  # names of what `learned` returns, if files are checked for them
 
     def __init__(self, columns: Sequence[str] | None = None) -> None:
         """`columns`: those that are converted; default: all that can be."""
@@ -74,6 +75,9 @@ class Preprocessor(ABC):
         """The same as a torch module, for observations of this space."""
         raise ConfigError(f"{type(self).__name__} cannot be used for observations")
 
+    def check_learned(self, learned: Statistics) -> None:  # noqa: B027 - not all learn something
+        """Raise ValueError if what was read from a file cannot be what `learned` has returned."""
+
     def arguments(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain values."""
         return {"columns": self.columns}
@@ -90,10 +94,13 @@ class Preprocessor(ABC):
         The result does not depend on `num_tasks`. Default: as many as there are CPUs; 1: here. `task_cpus`: what each
         task takes; in a trial with less than one CPU, no more than it has.
         """
+        check_tasks(num_tasks, task_cpus)
         if not self.needs_fit:
             return self
         rows, _ = as_rows(data)
         names = self._chosen(rows)
+        if isinstance(array := rows.get(ARRAY), np.ndarray) and not array.ndim:
+            raise DataError(f"{type(self).__name__} takes rows, not one value")
         found = statistics_of(self, rows, names, num_tasks, task_cpus)
         self.fitted = {name: self.learned(found[name], name) for name in names}
         return self
@@ -119,6 +126,8 @@ class Preprocessor(ABC):
         rows, is_array = as_rows(data)
         found = dict(rows)
         for name in self.present(rows):
+            if method == "convert":
+                self.check_type(rows[name].dtype, name)
             found[name] = getattr(self, method)(rows[name], self.learned_of(name), name)
         return found[ARRAY] if is_array else found
 
@@ -147,14 +156,23 @@ class Preprocessor(ABC):
         if self.columns is None or list(rows) == [ARRAY]:
             names = [name for name, column in rows.items() if np.dtype(column.dtype).kind in self.accepts]
             if not names:
+                if ARRAY in rows:
+                    self.check_type(rows[ARRAY].dtype, ARRAY)
                 raise DataError(f"{type(self).__name__}: there is no column that it could convert")
             return names
         for name in self.columns:
             if name not in rows:
                 raise DataError(f"{type(self).__name__}: there is no column {name!r}{nearest(name, list(rows))}")
-            if np.dtype(rows[name].dtype).kind not in self.accepts:
-                raise DataError(f"{type(self).__name__} cannot convert column {name!r} of type {rows[name].dtype}")
+            self.check_type(rows[name].dtype, name)
         return list(self.columns)
+
+    def check_type(self, dtype: Any, name: str) -> None:
+        """Raise DataError if a column of this type cannot be converted."""
+        if np.dtype(dtype).kind not in self.accepts:
+            kinds = "numbers or strings" if "U" in self.accepts else "numbers"
+            raise DataError(
+                f"{type(self).__name__} cannot convert {column(name)} of type {dtype}; it takes arrays of {kinds}"
+            )
 
     def ops(self, path: str, space: Space[Any]) -> list[Op]:
         """The torch modules for the part of an observation with this name; [] if it stays as it is."""
@@ -184,13 +202,23 @@ class Preprocessor(ABC):
         """Take what `to_dict` has written as "fitted"."""
         from outplay.preprocessors.files import statistics_from
 
-        self.fitted = None if found is None else {name: statistics_from(each) for name, each in found.items()}
+        if found is None:
+            self.fitted = None
+            return
+        fitted = {name: statistics_from(each) for name, each in found.items()}
+        if not fitted:
+            raise ValueError("it was fitted to no column")
+        for name, learned in fitted.items():
+            if self.state and set(learned) != set(self.state):
+                raise ValueError(f"{column(name)} has {sorted(learned)}, not {sorted(self.state)}")
+            self.check_learned(learned)
+        self.fitted = fitted
 
     def save(self, path: str | Path) -> None:
         """Write a file: JSON, or safetensors if its name ends so."""
         from outplay.preprocessors.files import save
 
-        save(self, Path(path))
+        save(self, file_path(path, "path").expanduser())
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments().items() if value is not None)
@@ -215,8 +243,31 @@ def as_rows(data: Any) -> tuple[Any, bool]:
     if is_dataset(data):
         return DatasetRows(data), False
     if isinstance(data, Mapping):
-        return {str(name): np.asarray(column) for name, column in data.items()}, False
-    return {ARRAY: np.asarray(data)}, True
+        return {str(name): _array(values, str(name)) for name, values in data.items()}, False
+    return {ARRAY: _array(data, ARRAY)}, True
+
+
+def _array(values: Any, name: str) -> Array:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{column(name)} has rows of different shapes") from error
+
+
+def check_tasks(num_tasks: Any, task_cpus: Any) -> None:
+    """Raise ConfigError for wrong arguments of `fit`."""
+    if num_tasks is not None:
+        integer(num_tasks, "fit: num_tasks", 1)
+    real(task_cpus, "fit: task_cpus", 0)
+
+
+def check_finite(learned: Statistics, kinds: str) -> None:
+    """Raise ValueError for arrays of other types, NaN and infinite values."""
+    for name, array in learned.items():
+        if array.dtype.kind not in kinds:
+            raise ValueError(f"{name} has the type {array.dtype}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"{name} has NaN or infinite values")
 
 
 class DatasetRows(dict[str, Any]):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from outplay.errors import ConfigError, DataError, nearest
-from outplay.preprocessors.base import ARRAY, Preprocessor, as_rows, column_of, is_dataset
+from outplay.preprocessors.base import ARRAY, Preprocessor, as_rows, check_tasks, column_of, is_dataset
 from outplay.preprocessors.statistics import Array, Statistics
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Chain(_Composite):
         return {"preprocessors": [part.to_dict() for part in self.preprocessors]}
 
     def fit(self, data: Any, num_tasks: int | None = None, task_cpus: float = 1.0) -> Self:
+        check_tasks(num_tasks, task_cpus)
         last = max((i for i, part in enumerate(self.preprocessors) if part.needs_fit), default=-1)
         for part in self.preprocessors[: last + 1]:
             data = part.fit(data, num_tasks, task_cpus).transform(data)
@@ -119,6 +120,7 @@ class ByKey(_Composite):
                 raise DataError(f"ByKey: there is no column {name!r}{nearest(name, list(rows))}")
 
     def fit(self, data: Any, num_tasks: int | None = None, task_cpus: float = 1.0) -> Self:
+        check_tasks(num_tasks, task_cpus)
         rows, _ = as_rows(data)
         self._check_names(rows)
         for name, part in self.preprocessors.items():

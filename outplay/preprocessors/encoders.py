@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from outplay.arguments import column as named
 from outplay.arguments import integer
 from outplay.errors import ConfigError, DataError
 from outplay.preprocessors import statistics
@@ -23,6 +24,7 @@ MOST = 10_000  # categories of a column: more are a mistake, or need another enc
 
 class _Encoder(Preprocessor):
     accepts = "biufUS"
+    state = ("categories",)
     merged = staticmethod(statistics.merged_counts)
 
     def partial(self, column: Array) -> Statistics:
@@ -31,10 +33,15 @@ class _Encoder(Preprocessor):
             raise DataError(f"{type(self).__name__}: a column has missing values; use SimpleImputer before it")
         return found
 
+    def check_learned(self, learned: Statistics) -> None:
+        categories = learned["categories"]
+        if categories.ndim != 1 or not len(categories) or not (categories[1:] > categories[:-1]).all():
+            raise ValueError("categories must be a sorted list of different values")
+
     def learned(self, statistics: Statistics, name: str) -> Statistics:
         if len(statistics["values"]) > MOST:
             raise DataError(
-                f"{type(self).__name__}: column {name!r} has {len(statistics['values']):,} different values; more than "
+                f"{type(self).__name__}: {named(name)} has {len(statistics['values']):,} different values; more than "
                 f"{MOST:,} are not supported"
             )
         return {"categories": statistics["values"]}
@@ -50,14 +57,19 @@ class _Encoder(Preprocessor):
         found = self.indices(column, learned)
         if (found < 0).any():
             value = column[tuple(np.argwhere(found < 0)[0])].item()
-            raise DataError(f"{type(self).__name__}: {value!r} in column {name!r} was not in the data it was fitted to")
+            raise DataError(f"{type(self).__name__}: {value!r} in {named(name)} was not in the data it was fitted to")
         return found
 
     def _values(self, indices: Array, learned: Statistics, name: str) -> Array:
         categories = learned["categories"]
+        is_whole = indices.dtype.kind in "biu" or (indices.dtype.kind == "f" and bool((indices % 1 == 0).all()))
+        if not is_whole:
+            raise DataError(
+                f"{type(self).__name__}: inverse_transform takes integer codes, which {named(name)} does not have"
+            )
         whole = indices.astype(np.int64)
         if ((whole < 0) | (whole >= len(categories))).any():
-            raise DataError(f"{type(self).__name__}: column {name!r} has a code that is not 0 … {len(categories) - 1}")
+            raise DataError(f"{type(self).__name__}: {named(name)} has a code that is not 0 … {len(categories) - 1}")
         found: Array = categories[whole]
         return found
 
@@ -141,8 +153,13 @@ class OneHotEncoder(_Encoder):
         return np.asarray(indices[..., None] == np.arange(len(learned["categories"])), np.float32)
 
     def invert(self, column: Array, learned: Statistics, name: str) -> Array:
+        size = len(learned["categories"])
+        if column.dtype.kind not in "biuf" or column.shape[-1:] != (size,):
+            raise DataError(
+                f"OneHotEncoder: inverse_transform takes rows of {size} numbers, which {named(name)} does not have"
+            )
         if not (column.sum(-1) == 1).all():
-            raise DataError(f"OneHotEncoder: column {name!r} has rows of no category, which have no inverse")
+            raise DataError(f"OneHotEncoder: {named(name)} has rows of no category, which have no inverse")
         return self._values(column.argmax(-1), learned, name)
 
     def op(self, space: Space[Any], learned: Statistics, name: str) -> Op:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from outplay.arguments import file_path
 from outplay.errors import CheckpointError, ConfigError, nearest, type_name
-from outplay.files import remove, replace_file, writing
+from outplay.files import replace_file
 from outplay.preprocessors.base import KINDS, Preprocessor
 from outplay.preprocessors.statistics import Array, Statistics
 
@@ -71,17 +72,11 @@ def save(preprocessor: Preprocessor, path: Path) -> None:
     if path.suffix != ".safetensors":
         replace_file(path, json.dumps(described, indent=1) + "\n")
         return
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as to_bytes
 
     arrays: dict[str, Array] = {}
     text = json.dumps(_without_arrays(described, arrays))
-    temporary = path.with_name(f".{path.name}.part")
-    with writing(path):
-        try:
-            save_file(arrays, temporary, metadata={_KEY: text})
-            temporary.replace(path)
-        finally:
-            remove(temporary)
+    replace_file(path, to_bytes(arrays, {_KEY: text}))
 
 
 def _without_arrays(value: Any, arrays: dict[str, Array]) -> Any:
@@ -99,7 +94,7 @@ def _without_arrays(value: Any, arrays: dict[str, Array]) -> Any:
 
 def load(path: str | Path) -> Preprocessor:
     """Read a preprocessor that `save` has written: a file, or a checkpoint folder with a preprocessor.json in it."""
-    file = Path(path).expanduser()
+    file = file_path(path, "path").expanduser()
     if file.is_dir():
         file = file / "preprocessor.json"
     try:

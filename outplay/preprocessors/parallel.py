@@ -13,6 +13,7 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import outplay
+from outplay.arguments import column
 from outplay.errors import DataError
 from outplay.preprocessors.statistics import Statistics
 
@@ -88,7 +89,7 @@ def _merged(preprocessor: Preprocessor, partials: Iterator[ByColumn]) -> ByColum
 def _checked(preprocessor: Preprocessor, name: str, found: Statistics) -> Statistics:
     if len(found.get("values", ())) > _MOST_VALUES:
         raise DataError(
-            f"{type(preprocessor).__name__}: column {name!r} has more than {_MOST_VALUES:,} different values, which "
+            f"{type(preprocessor).__name__}: {column(name)} has more than {_MOST_VALUES:,} different values, which "
             "are too many to be counted; choose columns of categories"
         )
     return found

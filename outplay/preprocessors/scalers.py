@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from outplay.arguments import column as named
 from outplay.arguments import real
 from outplay.errors import ConfigError, DataError
 from outplay.preprocessors import statistics
-from outplay.preprocessors.base import Preprocessor
+from outplay.preprocessors.base import Preprocessor, check_finite
 from outplay.preprocessors.statistics import Array, Statistics
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
 class _Scaler(Preprocessor):
     """(x − shift) · factor, then + offset. Doubles stay doubles; everything else becomes float32."""
+
+    state = ("shift", "factor")
+
+    def check_learned(self, learned: Statistics) -> None:
+        if learned["shift"].shape != learned["factor"].shape:
+            raise ValueError(f"shift has the shape {learned['shift'].shape}, factor {learned['factor'].shape}")
+        check_finite(learned, "biuf")
 
     def _offset(self) -> float:
         return 0.0
@@ -39,9 +47,10 @@ class _Scaler(Preprocessor):
         return x
 
     def _check_shape(self, column: Array, learned: Statistics, name: str) -> None:
+        self.check_type(column.dtype, name)
         if column.shape[1:] != learned["shift"].shape:
             raise DataError(
-                f"{type(self).__name__}: column {name!r} has rows of shape {column.shape[1:]}; it was fitted to "
+                f"{type(self).__name__}: {named(name)} has rows of shape {column.shape[1:]}; it was fitted to "
                 f"rows of shape {learned['shift'].shape}"
             )
 
@@ -63,7 +72,7 @@ class StandardScaler(_Scaler):
     def learned(self, statistics: Statistics, name: str) -> Statistics:
         if not (np.isfinite(statistics["mean"]).all() and np.isfinite(statistics["squares"]).all()):
             raise DataError(
-                f"StandardScaler: column {name!r} has infinite values, or too large ones; remove or repair these rows"
+                f"StandardScaler: {named(name)} has infinite values, or too large ones; remove or repair these rows"
             )
         deviation = np.sqrt(statistics["squares"] / np.maximum(statistics["count"], 1.0))
         # The deviation of a constant is not 0 if its mean was rounded.
@@ -98,10 +107,16 @@ class MinMaxScaler(_Scaler):
 
     def learned(self, statistics: Statistics, name: str) -> Statistics:
         low, high = statistics["low"], statistics["high"]
-        if not np.isfinite(low).all():
-            raise DataError(f"MinMaxScaler: column {name!r} has only missing or infinite values")
+        if (low > high).any():
+            raise DataError(f"MinMaxScaler: {named(name)} has an element that is missing in all rows")
+        with np.errstate(over="ignore", invalid="ignore"):
+            span = high - low
+        if not np.isfinite(span).all():
+            raise DataError(
+                f"MinMaxScaler: {named(name)} has infinite values, or too large ones; remove or repair these rows"
+            )
         width = self.feature_range[1] - self.feature_range[0]
-        return {"shift": low, "factor": width / np.where(high > low, high - low, 1.0)}
+        return {"shift": low, "factor": width / np.where(high > low, span, 1.0)}
 
     def _offset(self) -> float:
         return self.feature_range[0]

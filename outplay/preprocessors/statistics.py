@@ -16,18 +16,20 @@ def moments(column: Array) -> Statistics:
     values = column.astype(np.float64)
     known = ~np.isnan(values)
     count = known.sum(0).astype(np.float64)
-    mean = np.where(known, values, 0.0).sum(0) / np.maximum(count, 1.0)
-    deviations = np.where(known, values - mean, 0.0)
-    return {"count": count, "mean": mean, "squares": (deviations * deviations).sum(0)}
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite values: mean and squares are not finite, either
+        mean = np.where(known, values, 0.0).sum(0) / np.maximum(count, 1.0)
+        deviations = np.where(known, values - mean, 0.0)
+        return {"count": count, "mean": mean, "squares": (deviations * deviations).sum(0)}
 
 
 def merged_moments(a: Statistics, b: Statistics) -> Statistics:
     """Chan et al. 1983: n = nₐ + n_b, δ = mean_b − meanₐ, M = Mₐ + M_b + δ² nₐ n_b / n."""
     count = a["count"] + b["count"]
     share = b["count"] / np.maximum(count, 1.0)
-    delta = np.where(b["count"] > 0, b["mean"] - a["mean"], 0.0)
-    mean = np.where(a["count"] > 0, a["mean"] + delta * share, b["mean"])
-    squares = a["squares"] + b["squares"] + np.where(a["count"] > 0, delta * delta * a["count"] * share, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        delta = np.where(b["count"] > 0, b["mean"] - a["mean"], 0.0)
+        mean = np.where(a["count"] > 0, a["mean"] + delta * share, b["mean"])
+        squares = a["squares"] + b["squares"] + np.where(a["count"] > 0, delta * delta * a["count"] * share, 0.0)
     return {"count": count, "mean": mean, "squares": squares}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from outplay import data
-from outplay.errors import CheckpointError, ConfigError, DataError
+from outplay.errors import CheckpointError, ConfigError, DataError, OutplayError, RunError
 from outplay.preprocessors import (
     ByKey,
     Chain,
@@ -225,6 +225,115 @@ def test_constructor_arguments_are_checked(make: Callable[[], Any], problem: str
 
 def test_nan_is_the_default_of_missing_values() -> None:
     assert SimpleImputer(missing_values=np.nan).fit_transform(np.array([1.0, np.nan, 3.0])).tolist() == [1, 2, 3]
+
+
+def letters() -> LabelEncoder:
+    return LabelEncoder().fit(np.array(["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: letters().inverse_transform(np.array(["a"])), "LabelEncoder: inverse_transform takes integer codes"),
+        (lambda: letters().inverse_transform(np.array([0.5])), "LabelEncoder: inverse_transform takes integer codes"),
+        (lambda: letters().inverse_transform(np.array([np.nan])), "inverse_transform takes integer codes, which the a"),
+        (lambda: letters().inverse_transform(np.array([None])), "LabelEncoder: inverse_transform takes integer codes"),
+        (lambda: letters().inverse_transform(np.array([2])), "LabelEncoder: the array has a code that is not 0 … 1"),
+        (
+            lambda: OneHotEncoder().fit(np.arange(3)).inverse_transform(np.eye(2)),
+            "OneHotEncoder: inverse_transform takes rows of 3 numbers, which the array does not have",
+        ),
+        (lambda: StandardScaler().fit(X, num_tasks=0), "fit: num_tasks must be at least 1, not 0"),
+        (lambda: StandardScaler().fit(X, num_tasks="a"), "fit: num_tasks must be an integer, not 'a'"),
+        (lambda: StandardScaler().fit(X, task_cpus=-1), "fit: task_cpus must be at least 0, not -1"),
+        (lambda: Chain(StandardScaler()).fit(X, num_tasks=0), "fit: num_tasks must be at least 1, not 0"),
+        (lambda: ByKey({"x": StandardScaler()}).fit({"x": X}, num_tasks=0), "fit: num_tasks must be at least 1"),
+        (lambda: StandardScaler().fit(5), "StandardScaler takes rows, not one value"),
+        (lambda: StandardScaler().fit([[1], [2, 3]]), "the array has rows of different shapes"),
+        (lambda: StandardScaler().fit({"x": [[1], [2, 3]]}), "column 'x' has rows of different shapes"),
+        (lambda: StandardScaler().fit(np.array(["a"])), "cannot convert the array of type <U1; it takes arrays of num"),
+        (lambda: StandardScaler().fit(X).transform(np.array(["a"])), "cannot convert the array of type <U1"),
+        (lambda: StandardScaler(["x"]).fit({"x": np.array([None])}), "cannot convert column 'x' of type object"),
+        (lambda: StandardScaler().fit(X).save(5), "path must be a path, not 5"),
+        (lambda: load(None), "path must be a path, not None"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(call: Callable[[], Any], problem: str) -> None:
+    with pytest.raises(OutplayError, match=problem) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    assert "''" not in str(caught.value), "a plain array has no name"
+
+
+@pytest.mark.parametrize("kind", [StandardScaler, MinMaxScaler, SimpleImputer])
+@pytest.mark.parametrize("values", [[1.0, np.inf], [-np.inf, np.inf], [1e308, 1.7e308, -9e307]])
+@pytest.mark.filterwarnings("error")
+def test_infinite_values_are_refused_without_a_warning(kind: Callable[[], Preprocessor], values: list[float]) -> None:
+    with pytest.raises(DataError, match="the array has infinite values, or too large ones; remove or repair"):
+        kind().fit(np.array(values))
+    halves = data.from_arrays({"x": np.repeat(values, 20_000)})  # several blocks, which are merged
+    with pytest.raises(DataError, match="column 'x' has infinite values"):
+        kind().fit(halves)
+
+
+@pytest.mark.parametrize("name", ["no/p.json", "no/p.safetensors"])
+def test_a_file_in_a_folder_that_does_not_exist_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=rf"{name} cannot be written: No such file or directory"):
+        StandardScaler().fit(X).save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def changed(state: dict[str, Any], name: str, **values: Any) -> dict[str, Any]:
+    learned = state["fitted"][""]
+    return {**state, "fitted": {"": {**learned, name: {**learned[name], **values}}}}
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "problem"),
+    [
+        (StandardScaler, lambda d: {**d, "fitted": {}}, "it was fitted to no column"),
+        (StandardScaler, lambda d: {**d, "fitted": {"": {}}}, r"the array has \[\], not \['factor', 'shift'\]"),
+        (StandardScaler, lambda d: changed(d, "shift", shape=[2], values=[1, 2]), "shift has the shape"),
+        (StandardScaler, lambda d: changed(d, "shift", values=[float("nan")]), "shift has NaN or infinite values"),
+        (MinMaxScaler, lambda d: changed(d, "factor", dtype="<U1", values=["a"]), "factor has the type <U1"),
+        (LabelEncoder, lambda d: changed(d, "categories", shape=[2], values=[2, 1]), "must be a sorted list"),
+        (OneHotEncoder, lambda d: changed(d, "categories", shape=[0], values=[]), "must be a sorted list"),
+        (SimpleImputer, lambda d: changed(d, "fill", values=[float("inf")]), "fill has NaN or infinite values"),
+    ],
+)
+def test_a_damaged_state_is_refused(
+    make: Callable[[], Preprocessor], change: Callable[[dict[str, Any]], Any], problem: str, tmp_path: Path
+) -> None:
+    """When the file is read: not when data is transformed."""
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(change(make().fit(np.array([1.0, 2.0])).to_dict())))
+    with pytest.raises(CheckpointError, match=f"p.json is damaged: .*{problem}"):
+        load(path)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, ""])
+def test_an_imputer_takes_objects(missing: Any) -> None:
+    words = np.array(["a", missing, "b", "b"], object)
+    assert SimpleImputer(strategy="most_frequent").fit_transform(words).tolist() == ["a", "b", "b", "b"]
+    constant = SimpleImputer(["c"], strategy="constant", fill_value="none")
+    assert constant.transform({"c": words})["c"].tolist() == ["a", "none", "b", "b"]
+    numbers = np.array([1, None, 2.5, 1], object)
+    assert SimpleImputer(strategy="most_frequent").fit_transform(numbers).tolist() == [1, 1, 2.5, 1]
+    assert SimpleImputer(strategy="constant", fill_value=7).transform(numbers).tolist() == [1, 7, 2.5, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "problem"),
+    [
+        ({"strategy": "most_frequent"}, ["a", 1.0], "must have strings only or numbers only, beside None"),
+        ({"strategy": "most_frequent"}, [None, None], "all values of the array are missing"),
+        ({"strategy": "constant", "fill_value": 1}, ["a", None], r"1.0 does not fit the array of type <U1; strings"),
+        ({}, ["a", None], "cannot convert the array of type object; it takes arrays of numbers"),
+    ],
+)
+def test_objects_that_an_imputer_does_not_take(settings: dict[str, Any], values: list[Any], problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        SimpleImputer(**settings).fit_transform(np.array(values, object))
 
 
 def test_mistakes_are_named() -> None:
