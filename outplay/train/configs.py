@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outplay import tune
+from outplay.arguments import integer, real
 from outplay.errors import ConfigError, nearest
 
+_BACKENDS = ("gloo", "nccl", "mpi")
+_LONGEST_S = 10**9  # what the clocks of torch can count
 _RESOURCES = {"CPU": "cpu", "GPU": "gpu", "cpu": "cpu", "gpu": "gpu"}
 
 
@@ -26,8 +29,7 @@ class ScalingConfig:
     resources_per_worker: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int) or self.num_workers < 1:
-            raise ConfigError(f"num_workers must be an integer of at least 1, not {self.num_workers!r}")
+        self.num_workers = integer(self.num_workers, "num_workers", 1)
         if not isinstance(self.use_gpu, bool):
             raise ConfigError(f"use_gpu must be True or False, not {self.use_gpu!r}")
         if not isinstance(self.resources_per_worker, Mapping | None):
@@ -35,8 +37,7 @@ class ScalingConfig:
         for name, value in (self.resources_per_worker or {}).items():
             if name not in _RESOURCES:
                 raise ConfigError(f"resources_per_worker: no resource {name!r}{nearest(str(name), ('CPU', 'GPU'))}")
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                raise ConfigError(f"resources_per_worker: {name} must be a number of at least 0, not {value!r}")
+            real(value, f"resources_per_worker: {name}", 0)
         if not self.use_gpu and self.worker_resources["gpu"]:
             raise ConfigError("resources_per_worker has a GPU, but use_gpu is False; set use_gpu=True")
 
@@ -72,9 +73,8 @@ class CheckpointConfig(tune.CheckpointConfig):
     checkpoint_score_order: str = "max"
 
     def __post_init__(self) -> None:
-        number = self.num_to_keep
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-            raise ConfigError(f"num_to_keep must be an integer of at least 1, or None, not {number!r}")
+        if self.num_to_keep is not None:
+            self.num_to_keep = integer(self.num_to_keep, "num_to_keep", 1)
         if self.checkpoint_score_order not in ("max", "min"):
             raise ConfigError(f"checkpoint_score_order must be 'max' or 'min', not {self.checkpoint_score_order!r}")
         if self.checkpoint_frequency or self.checkpoint_at_end:
@@ -95,12 +95,36 @@ class RunConfig(tune.RunConfig):
 class TorchConfig:
     """The process group of torch.distributed.
 
-    backend    "gloo", "nccl" or "mpi"; default: nccl with GPUs, gloo without
+    backend    "gloo", "nccl" or "mpi", another that torch knows, or one for each device ("cpu:gloo,cuda:nccl");
+               default: nccl with GPUs, gloo without
     timeout_s  seconds after which a collective operation fails
     """
 
     backend: str | None = None
     timeout_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.backend, str | None):
+            raise ConfigError(f"backend must be the name of a backend of torch.distributed, not {self.backend!r}")
+        known = [*_BACKENDS, *_registered_backends(self.backend)]
+        for name in [] if self.backend is None else self.backend.split(","):
+            if (own := name.rpartition(":")[2].strip().lower()) not in known:
+                raise ConfigError(f"backend: there is no backend {own!r}{nearest(own, known)}")
+        if not 0 < real(self.timeout_s, "timeout_s") <= _LONGEST_S:
+            raise ConfigError(f"timeout_s must be more than 0 and at most {_LONGEST_S:,} seconds, not {self.timeout_s}")
+
+    @property
+    def needs_gpus(self) -> bool:
+        return self.backend is not None and self.backend.strip().lower() == "nccl"
+
+
+def _registered_backends(name: str | None) -> list[str]:
+    """Backends that torch knows beside the usual ones; torch is imported only if one of them is needed."""
+    if name is None or name.lower() in _BACKENDS:
+        return []
+    from torch.distributed import Backend
+
+    return [each for each in Backend.backend_list if each not in (*_BACKENDS, "undefined")]
 
 
 def checked_loop_config(given: Any, name: str) -> dict[str, Any]:

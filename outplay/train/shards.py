@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from outplay.errors import ConfigError
+from outplay.arguments import shown
+from outplay.errors import ConfigError, nearest, shortened
 
 if TYPE_CHECKING:
     import torch
@@ -43,8 +44,13 @@ class DatasetShard:
 
         Shards may differ by one row. Where that row would be a batch of its own, it is in the one before.
         """
-        total = self._least // batch_size if drop_last else -(-self._least // batch_size)
+        # Checks the arguments: an iterator of its own would do so when the first batch is asked for.
         batches = self.dataset.iter_batches(batch_size, shuffle, seed, epoch, drop_last)
+        return self._equal(batches, batch_size, drop_last)
+
+    def _equal(self, batches: Iterator[Batch], batch_size: int, drop_last: bool) -> Iterator[Batch]:
+        """As many batches as the smallest shard has."""
+        total = self._least // batch_size if drop_last else -(-self._least // batch_size)
         for number, batch in enumerate(batches, 1):
             if number < total:
                 yield batch
@@ -68,16 +74,46 @@ class DatasetShard:
 
         from outplay.train.torch import get_device
 
-        where = torch.device(device) if device is not None else get_device()
+        where = _checked_device(device) if device is not None else get_device()
+        _check_dtypes(dtypes, self.columns)
         batches = self.iter_batches(batch_size=batch_size, shuffle=shuffle, seed=seed, epoch=epoch, drop_last=drop_last)
         dtype_of: Callable[[str], Any] = dtypes.get if isinstance(dtypes, Mapping) else lambda _: dtypes
-        for batch in batches:
-            yield {
+        return (
+            {
                 name: torch.from_numpy(np.array(column)).to(where, dtype_of(name))
                 for name, column in batch.items()
                 if column.dtype.kind in "biuf"
             }
+            for batch in batches
+        )
 
     def materialize(self) -> Batch:
         """All rows of this worker, in memory."""
         return self.dataset.to_arrays()
+
+
+def _checked_device(given: Any) -> torch.device:
+    """A device of torch on which tensors can be made."""
+    import torch
+
+    if not isinstance(given, str | int | torch.device):
+        raise ConfigError(f"device must be a device of torch, as 'cpu' or 'cuda:0', not {shown(given)}")
+    try:
+        device = torch.device(given)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = shortened(str(error).partition("\n")[0].rstrip(".:"), 100)
+        raise ConfigError(f"device: {given!r} cannot be used here ({reason}); use 'cpu', or leave it out") from error
+    return device
+
+
+def _check_dtypes(given: Any, columns: Mapping[str, Column]) -> None:
+    import torch
+
+    for name, dtype in given.items() if isinstance(given, Mapping) else [(None, given)]:
+        if name is not None and name not in columns:
+            raise ConfigError(f"dtypes: there is no column {name!r}{nearest(str(name), columns)}")
+        if not isinstance(dtype, torch.dtype | None):
+            raise ConfigError(
+                f"dtypes must be a dtype as torch.float32, or a dict of them by column, not {shown(dtype)}"
+            )

@@ -15,7 +15,7 @@ from outplay.train import session
 from outplay.train.backends import NoBackend
 from outplay.train.configs import ScalingConfig
 from outplay.train.tables import table
-from outplay.train.trainer import DataParallelTrainer
+from outplay.train.trainer import DataParallelTrainer, check_label_column, check_train_set
 from outplay.tune import Checkpoint
 from outplay.tune import RunConfig as TuneRunConfig
 
@@ -54,18 +54,20 @@ class SklearnTrainer(DataParallelTrainer):
         cv            cross validation on the data set "train": a number of folds, or a splitter; default: none
         """
         _check_installed()
+        if isinstance(estimator, type):
+            name = estimator.__name__
+            raise ConfigError(f"estimator must be an object of scikit-learn, as {name}(), not the class {name}")
         if not callable(getattr(estimator, "fit", None)) or not callable(getattr(estimator, "set_params", None)):
             raise ConfigError(f"estimator must be one of scikit-learn, as RandomForestClassifier(), not {estimator!r}")
-        scaling = scaling_config or ScalingConfig()
-        if scaling.num_workers != 1:
+        check_label_column(label_column)
+        if isinstance(scaling_config, ScalingConfig) and scaling_config.num_workers != 1:
             raise ConfigError("scikit-learn fits in one worker: num_workers=1; give it several CPUs and n_jobs instead")
-        if "train" not in (datasets or {}):
-            raise ConfigError("SklearnTrainer needs a data set 'train': datasets={'train': …}")
+        check_train_set(datasets, "SklearnTrainer")
         super().__init__(
             partial(_fit, estimator, label_column, scoring, cv),
             params,
             NoBackend(),
-            scaling_config=scaling,
+            scaling_config=scaling_config,
             run_config=run_config,
             datasets=datasets,
             preprocessor=preprocessor,
@@ -82,6 +84,8 @@ class SklearnTrainer(DataParallelTrainer):
         path = Path(checkpoint.path) / MODEL
         if not trust:
             raise CheckpointError(f"{path} is a pickle, and reading it would run its code; if you trust it, trust=True")
+        if not path.is_file():
+            raise CheckpointError(f"{checkpoint} has no {MODEL}: it was not written by a SklearnTrainer")
         return pickle.loads(path.read_bytes())
 
 

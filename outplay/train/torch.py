@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
+from outplay.arguments import integer
 from outplay.errors import ConfigError
 from outplay.train.configs import TorchConfig
 from outplay.train.session import get_context
@@ -144,6 +145,7 @@ def backward(tensor: torch.Tensor) -> None:
 
 def enable_reproducibility(seed: int = 0) -> None:
     """Seed torch, numpy and random, and choose deterministic algorithms. Call it at the start of the loop."""
+    seed = integer(seed, "enable_reproducibility: seed", 0, 2**32 - 1)  # as numpy takes it
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)

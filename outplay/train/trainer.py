@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from outplay.arguments import shown
 from outplay.errors import ConfigError, ResourceError, RunError, TrainError
 from outplay.preprocessors import Preprocessor
 from outplay.train.configs import (
@@ -68,7 +69,8 @@ class DataParallelTrainer:
     ) -> None:
         if not callable(loop):
             raise ConfigError(f"train_loop_per_worker must be a function, not {loop!r}")
-        self.run_config = run_config or RunConfig(verbose=0)
+        scaling = ScalingConfig() if scaling_config is None else scaling_config
+        self.run_config = RunConfig(verbose=0) if run_config is None else run_config
         self._resume: bool | str = False
         self._plan = Plan(
             name=type(self).__name__,
@@ -76,11 +78,11 @@ class DataParallelTrainer:
             config_name=self.config_name,
             config=checked_loop_config(config, self.config_name),
             backend=backend,
-            scaling=_of_type(scaling_config or ScalingConfig(), ScalingConfig, "scaling_config"),
+            scaling=_of_type(scaling, ScalingConfig, "scaling_config"),
             datasets=_datasets(datasets),
             preprocessor=preprocessor,
             checkpoints=_checkpoint_config(_of_type(self.run_config, TuneRunConfig, "run_config")),
-            checkpoint=None if resume_from_checkpoint is None else str(Path(resume_from_checkpoint.path).absolute()),
+            checkpoint=_folder(resume_from_checkpoint),
         )
         if preprocessor is not None and not isinstance(preprocessor, Preprocessor):
             raise ConfigError(
@@ -162,7 +164,7 @@ class TorchTrainer(DataParallelTrainer):
         preprocessor: Any = None,
         resume_from_checkpoint: Checkpoint | None = None,
     ) -> None:
-        """All settings are checked here; nothing is written before `fit`.
+        """Settings are checked here, the content of run_config by `fit`, before it writes anything.
 
         train_loop_per_worker   a function of the config, or without arguments; it runs in each worker
         train_loop_config       the config
@@ -175,10 +177,15 @@ class TorchTrainer(DataParallelTrainer):
         """
         from outplay.train.backends import TorchBackend
 
+        config = _of_type(TorchConfig() if torch_config is None else torch_config, TorchConfig, "torch_config")
+        if config.needs_gpus and not getattr(scaling_config, "use_gpu", False):
+            raise ConfigError(
+                f"torch_config: backend {config.backend!r} needs GPUs: ScalingConfig(use_gpu=True), or backend='gloo'"
+            )
         super().__init__(
             train_loop_per_worker,
             train_loop_config,
-            TorchBackend(_of_type(torch_config or TorchConfig(), TorchConfig, "torch_config")),
+            TorchBackend(config),
             scaling_config=scaling_config,
             run_config=run_config,
             datasets=datasets,
@@ -193,6 +200,21 @@ def _of_type(value: Any, kind: type[Any], name: str) -> Any:
     return value
 
 
+def _folder(checkpoint: Any) -> str | None:
+    """The folder of `resume_from_checkpoint`."""
+    if checkpoint is None:
+        return None
+    if not isinstance(checkpoint, Checkpoint):
+        raise ConfigError(
+            f"resume_from_checkpoint must be train.Checkpoint.from_directory(folder), not {shown(checkpoint)}"
+        )
+    folder = Path(checkpoint.path).expanduser().absolute()
+    if not folder.is_dir() or not any(folder.iterdir()):
+        what = "is empty" if folder.is_dir() else "does not exist"
+        raise ConfigError(f"resume_from_checkpoint: the folder {folder} {what}; give one that a training has written")
+    return str(folder)
+
+
 def _checkpoint_config(run: TuneRunConfig) -> CheckpointConfig:
     given = run.checkpoint_config
     return given if isinstance(given, CheckpointConfig) else CheckpointConfig(**vars(given))
@@ -203,6 +225,17 @@ def _datasets(given: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(given, Mapping | None):
         raise ConfigError(f"datasets must be a dict of data sets by name, not {type(given).__name__}")
     return {str(name): _dataset(value, str(name)) for name, value in (given or {}).items()}
+
+
+def check_train_set(datasets: Any, who: str) -> None:
+    """Raise ConfigError if there is no data set "train"."""
+    if not isinstance(datasets, Mapping) or "train" not in datasets:
+        raise ConfigError(f"{who} needs a data set 'train': datasets={{'train': …}}")
+
+
+def check_label_column(label_column: Any) -> None:
+    if not isinstance(label_column, str) or not label_column:
+        raise ConfigError(f"label_column must be the name of the column with the labels, not {shown(label_column)}")
 
 
 def _dataset(value: Any, name: str) -> Any:

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from outplay.errors import ConfigError
+from outplay.arguments import integer
+from outplay.errors import CheckpointError, ConfigError
 from outplay.train import session
 from outplay.train.configs import ScalingConfig
 from outplay.train.tables import table
-from outplay.train.trainer import DataParallelTrainer
+from outplay.train.trainer import DataParallelTrainer, check_label_column, check_train_set
 from outplay.train.worker import Place
 from outplay.tune import Checkpoint
 from outplay.tune import RunConfig as TuneRunConfig
@@ -101,10 +102,11 @@ class XGBoostTrainer(DataParallelTrainer):
         if (train_loop_per_worker is None) == (label_column is None):
             raise ConfigError("XGBoostTrainer needs either params and label_column, or train_loop_per_worker")
         if train_loop_per_worker is None:
-            _check_rounds(num_boost_round, checkpoint_frequency)
-            if "train" not in (datasets or {}):
-                raise ConfigError("XGBoostTrainer needs a data set 'train': datasets={'train': …}")
-            loop: Callable[..., Any] = partial(_boost, str(label_column), num_boost_round, checkpoint_frequency)
+            integer(num_boost_round, "num_boost_round", 1)
+            integer(checkpoint_frequency, "checkpoint_frequency", 1)
+            check_label_column(label_column)
+            check_train_set(datasets, "XGBoostTrainer")
+            loop: Callable[..., Any] = partial(_boost, label_column, num_boost_round, checkpoint_frequency)
         else:
             loop = train_loop_per_worker
             self.config_name = "train_loop_config"
@@ -122,15 +124,11 @@ class XGBoostTrainer(DataParallelTrainer):
     @staticmethod
     def get_model(checkpoint: Checkpoint) -> Any:
         """The xgboost.Booster of a checkpoint."""
+        if not (Path(checkpoint.path) / MODEL).is_file():
+            raise CheckpointError(f"{checkpoint} has no {MODEL}: it was not written by an XGBoostTrainer")
         booster = _xgboost().Booster()
         booster.load_model(Path(checkpoint.path) / MODEL)
         return booster
-
-
-def _check_rounds(rounds: Any, frequency: Any) -> None:
-    for name, value in (("num_boost_round", rounds), ("checkpoint_frequency", frequency)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} must be an integer of at least 1, not {value!r}")
 
 
 def _boost(label: str, rounds: int, frequency: int, config: dict[str, Any]) -> None:
@@ -167,7 +165,9 @@ def _reporting(xgboost: Any, rounds: int, frequency: int) -> Any:
     class Reporting(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:  # noqa: ARG002
             done = model.num_boosted_rounds()
-            metrics = {f"{data}-{name}": values[-1] for data, log in evals_log.items() for name, values in log.items()}
+            metrics = {  # floats of Python: xgboost's are of numpy
+                f"{data}-{name}": float(values[-1]) for data, log in evals_log.items() for name, values in log.items()
+            }
             if session.get_context().get_world_rank() != 0 or (done % frequency and done != rounds):
                 session.report(metrics)
                 return False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from outplay.errors import ConfigError
 from outplay.tune.callbacks import Callback
 from outplay.tune.schedulers import Scheduler
 from outplay.tune.search import Searcher
@@ -58,3 +59,13 @@ class RunConfig:
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
     verbose: int = 1
+
+    def __post_init__(self) -> None:
+        """The rest is checked by the Tuner, which knows the trials."""
+        kinds = {"name": (str, type(None)), "failure_config": FailureConfig, "checkpoint_config": CheckpointConfig}
+        for name, kind in {**kinds, "verbose": int}.items():
+            if not isinstance(value := getattr(self, name), kind):  # type: ignore[arg-type]
+                wanted = {"name": "a string", "verbose": "0 or 1"}.get(name, f"a {getattr(kind, '__name__', kind)}")
+                raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+        if isinstance(self.callbacks, str | Callback) or not isinstance(self.callbacks, Iterable):
+            raise ConfigError(f"callbacks must be a list of objects of tune.Callback, not {self.callbacks!r}")

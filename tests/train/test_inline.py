@@ -91,3 +91,32 @@ def test_scikit_learn(tmp_path: Path) -> None:
     assert model.get_params()["C"] == 2.0
     assert model.score(features, rows["label"]) == result.metrics["valid_score"]
     np.testing.assert_allclose(fitted.preprocessors[0].learned_of("x")["shift"], X[:300].mean(0))  # of "train" alone
+
+
+@pytest.mark.parametrize("checkpoint", ["none", 5, train.Checkpoint("/none")])
+def test_a_checkpoint_that_is_no_folder_is_refused(checkpoint: Any, tmp_path: Path) -> None:
+    result = fit(lambda: train.report({"i": 1}, checkpoint=checkpoint), tmp_path)
+    assert isinstance(result.error, TrainError)
+    last = str(result.error).rstrip().splitlines()[-1]
+    expected = "checkpoint must be train.Checkpoint.from_directory(folder), and the folder must exist"
+    assert last == f"outplay.errors.CheckpointError: {expected}: {checkpoint!r}"
+
+
+@pytest.mark.parametrize("run", [{"stop": 5}, {"callbacks": [5]}, {"name": "a/b"}, {"stop": {"i": "x"}}])
+def test_a_wrong_run_config_is_refused_before_anything_is_written(run: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(run))}"):
+        fit(lambda: None, tmp_path, run)
+    assert not list(tmp_path.iterdir())
+
+
+def test_metrics_of_xgboost_are_floats(tmp_path: Path) -> None:
+    pytest.importorskip("xgboost")
+    result = train.XGBoostTrainer(
+        params={"objective": "binary:logistic"},
+        label_column="label",
+        num_boost_round=1,
+        datasets={"train": {"x": X, "label": (X[:, 0] > 0).astype(np.int64)}},
+        run_config=train.RunConfig(storage_path=tmp_path, verbose=0),
+    ).fit()
+    assert result.error is None, result.error
+    assert type(result.metrics["train-logloss"]) is float

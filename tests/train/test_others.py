@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from outplay import data, preprocessors, train, tune
-from outplay.errors import ConfigError
+from outplay.errors import CheckpointError, ConfigError
 from tests.train.conftest import Fit, saved
 from tests.train.rows import PARTS, ROWS, X, chain
 
@@ -26,13 +26,28 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
         train.SklearnTrainer(
             linear_model.Ridge(), label_column="y", datasets=PARTS, scaling_config=train.ScalingConfig(num_workers=2)
         )
-    with pytest.raises(ConfigError, match="estimator must be"):
-        train.SklearnTrainer(5, label_column="y", datasets=PARTS)
+    for settings, message in (
+        ({"estimator": 5}, "estimator must be one of scikit-learn"),
+        ({"estimator": linear_model.Ridge}, r"estimator must be an object of scikit-learn, as Ridge\(\), not the"),
+        ({"label_column": None}, "label_column must be the name of the column with the labels, not None"),
+        ({"scaling_config": 5}, "scaling_config must be a ScalingConfig, not 5"),
+        ({"datasets": 5}, "SklearnTrainer needs a data set 'train'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train.SklearnTrainer(
+                **{"estimator": linear_model.Ridge(), "label_column": "y", "datasets": PARTS, **settings}  # type: ignore[arg-type]
+            )
+    with pytest.raises(CheckpointError, match=r"has no model.pkl: it was not written by a SklearnTrainer"):
+        train.SklearnTrainer.get_model(train.Checkpoint(tmp_path), trust=True)
     pytest.importorskip("xgboost")
     with pytest.raises(ConfigError, match="either params and label_column"):
         train.XGBoostTrainer(params={})
-    with pytest.raises(ConfigError, match="num_boost_round must be"):
+    with pytest.raises(ConfigError, match="num_boost_round must be at least 1, not 0"):
         train.XGBoostTrainer(label_column="label", num_boost_round=0, datasets=PARTS)
+    with pytest.raises(ConfigError, match="label_column must be the name of the column with the labels, not 5"):
+        train.XGBoostTrainer(label_column=5, datasets=PARTS)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=r"has no model.ubj: it was not written by an XGBoostTrainer"):
+        train.XGBoostTrainer.get_model(train.Checkpoint(tmp_path))
     with pytest.raises(ConfigError, match="needs a data set 'train'"):
         train.XGBoostTrainer(label_column="label")
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import outplay
 from outplay import data, preprocessors, train, tune
-from outplay.errors import ConfigError, OutplayError, ResourceError, RunError, TrainError
+from outplay.errors import ConfigError, DataError, OutplayError, ResourceError, RunError, TrainError
 from outplay.train.group import places_of
 from outplay.train.shards import DatasetShard
 from tests.train.conftest import Fit, resuming, saved
@@ -204,23 +204,111 @@ def test_resources() -> None:
 
 def test_wrong_settings_are_named() -> None:
     for settings, message in (
-        ({"num_workers": 0}, "num_workers must be"),
+        ({"num_workers": 0}, "num_workers must be at least 1, not 0"),
+        ({"num_workers": float("nan")}, "num_workers must be an integer, not nan"),
+        ({"resources_per_worker": {"CPU": float("nan")}}, "resources_per_worker: CPU must be a finite number"),
+        ({"resources_per_worker": {"CPU": -1}}, "resources_per_worker: CPU must be at least 0, not -1"),
         ({"use_gpu": "yes"}, "use_gpu must be"),
         ({"resources_per_worker": {"CPUS": 1}}, "no resource 'CPUS'. Did you mean 'CPU'"),
         ({"resources_per_worker": {"GPU": 1}}, "set use_gpu=True"),
     ):
         with pytest.raises(ConfigError, match=message):
             train.ScalingConfig(**settings)
-    with pytest.raises(ConfigError, match="must be a function"):
-        train.TorchTrainer(5)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="train_loop_config must be a dict"):
-        train.TorchTrainer(resuming, train_loop_config=5)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="datasets: 'train' must be"):
-        train.TorchTrainer(resuming, datasets={"train": 5})
     with pytest.raises(ConfigError, match="writes its checkpoints itself"):
         train.CheckpointConfig(checkpoint_frequency=3)
     with pytest.raises(OutplayError, match="outside a training loop"):
         train.report({"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"train_loop_per_worker": 5}, "train_loop_per_worker must be a function, not 5"),
+        ({"train_loop_config": 5}, "train_loop_config must be a dict, not 5"),
+        ({"datasets": {"train": 5}}, "datasets: 'train' must be"),
+        ({"scaling_config": 0}, "scaling_config must be a ScalingConfig, not 0"),
+        ({"run_config": 0}, "run_config must be a RunConfig, not 0"),
+        ({"torch_config": {}}, r"torch_config must be a TorchConfig, not \{\}"),
+        ({"torch_config": train.TorchConfig("nccl")}, r"backend 'nccl' needs GPUs: ScalingConfig\(use_gpu=True\)"),
+        ({"resume_from_checkpoint": 5}, r"must be train.Checkpoint.from_directory\(folder\), not 5"),
+        ({"resume_from_checkpoint": "/none"}, r"must be train.Checkpoint.from_directory\(folder\), not '/none'"),
+        ({"resume_from_checkpoint": train.Checkpoint("/none")}, "resume_from_checkpoint: the folder /none does not ex"),
+    ],
+)
+def test_wrong_settings_of_a_trainer_are_named(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        train.TorchTrainer(**{"train_loop_per_worker": resuming, **settings})
+
+
+def test_an_empty_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is empty; give one that a training has written"):
+        train.TorchTrainer(resuming, resume_from_checkpoint=train.Checkpoint.from_directory(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "problem"),
+    [
+        (train.TorchConfig, {"timeout_s": "a"}, "timeout_s must be a finite number, not 'a'"),
+        (train.TorchConfig, {"timeout_s": 0}, "timeout_s must be more than 0 and at most 1,000,000,000 seconds, not 0"),
+        (train.TorchConfig, {"timeout_s": float("inf")}, "timeout_s must be a finite number, not inf"),
+        (train.TorchConfig, {"backend": 5}, "backend must be the name of a backend of torch.distributed, not 5"),
+        (train.TorchConfig, {"backend": "glo"}, "backend: there is no backend 'glo'. Did you mean 'gloo'?"),
+        (train.TorchConfig, {"backend": "cpu:gloo,cuda:x"}, "backend: there is no backend 'x'; valid: .*gloo, mpi, nc"),
+        (train.RunConfig, {"name": 5}, "name must be a string, not 5"),
+        (train.RunConfig, {"failure_config": 5}, "failure_config must be a FailureConfig, not 5"),
+        (train.RunConfig, {"checkpoint_config": 5}, "checkpoint_config must be a CheckpointConfig, not 5"),
+        (train.RunConfig, {"callbacks": 5}, "callbacks must be a list of objects of tune.Callback, not 5"),
+        (train.RunConfig, {"verbose": "a"}, "verbose must be 0 or 1, not 'a'"),
+    ],
+)
+def test_wrong_settings_of_a_config_are_named(kind: Any, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        kind(**settings)
+
+
+@pytest.mark.parametrize("backend", [None, "gloo", "NCCL", "cpu:gloo,cuda:nccl", "ucc"])
+def test_backends_that_torch_knows(backend: str | None) -> None:
+    assert train.TorchConfig(backend, timeout_s=5).backend == backend
+
+
+SHARD = DatasetShard(data.from_arrays({"x": np.arange(6.0), "s": np.array(list("abcdef"))}), 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"batch_size": "a"}, "batch_size must be an integer, not 'a'"),
+        ({"seed": "a"}, "seed must be an integer, not 'a'"),
+        ({"dtypes": "float32"}, "dtypes must be a dtype as torch.float32, or a dict of them by column, not 'float32'"),
+        ({"dtypes": {"x": np.float32}}, "dtypes must be a dtype as torch.float32, or a dict of them by column, not a"),
+        ({"dtypes": {"y": torch.float32}}, "dtypes: there is no column 'y'; valid: s, x"),
+        ({"device": []}, "device must be a device of torch, as 'cpu' or 'cuda:0', not a list"),
+        ({"device": "foo"}, r"device: 'foo' cannot be used here \(.*\); use 'cpu', or leave it out"),
+        ({"device": "cuda:99"}, r"device: 'cuda:99' cannot be used here \(.*\); use 'cpu', or leave it out"),
+    ],
+)
+def test_wrong_arguments_of_iterators_are_named(settings: dict[str, Any], problem: str) -> None:
+    """At the call: not when the first batch is asked for."""
+    with pytest.raises((ConfigError, DataError), match=problem) as caught:
+        SHARD.iter_torch_batches(**{"device": "cpu", **settings})
+    assert "\n" not in str(caught.value)
+    if not settings.keys() & {"dtypes", "device"}:
+        with pytest.raises(DataError, match=problem):
+            SHARD.iter_batches(**settings)
+
+
+def test_batches_of_tensors() -> None:
+    batches = list(SHARD.iter_torch_batches(batch_size=2, dtypes={"x": torch.float32}, device="cpu"))
+    assert [batch["x"].tolist() for batch in batches] == [[0, 1], [2]]
+    assert batches[0]["x"].dtype == torch.float32
+    assert set(batches[0]) == {"x"}
+
+
+@pytest.mark.parametrize("seed", ["a", None, -1, 1.5, 2**32, 2**70])
+def test_seeds_of_reproducible_loops_are_checked(seed: Any) -> None:
+    with pytest.raises(ConfigError, match="enable_reproducibility: seed must be"):
+        train.torch.enable_reproducibility(seed)
 
 
 def test_too_many_workers_are_refused(fit: Fit) -> None:
