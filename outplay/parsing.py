@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,18 @@ def parse_json(data: bytes) -> Any:
         value = json.loads(data)
     except RecursionError:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
+    except ValueError as error:
+        if (problem := json_problem(error)) != str(error):
+            raise ValueError(problem) from None
+        raise
     check_plain(value)
     return value
+
+
+def json_problem(error: ValueError) -> str:
+    """What is wrong with JSON that `json` has refused. Python's own words about long integers name a setting of it."""
+    most = sys.get_int_max_str_digits()
+    return f"an integer has more than {most:,} digits" if "integer string conversion" in str(error) else str(error)
 
 
 def check_plain(value: Any) -> None:

@@ -93,7 +93,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "runs.checkpoint": (*BASICS, "runs.results"),
     "cli": (*ABOVE, "conditions", "tune", "export", "serve", "sharing", "plotting", "dashboard"),
     # A server checks what its clients send, so it knows the spaces; it has the Policy from a saved one of `runs`.
-    "serve": (*ABOVE, "spaces", "masks", "sequences", "web"),
+    "serve": (*ABOVE, "spaces", "masks", "sequences", "parsing", "web"),
     "sharing": (*ABOVE, "files", "plotting.svg"),
     "tune": (*ABOVE, "streams", "files", "parsing", "conditions", "plotting.svg"),
     "plotting": (*ABOVE, "conditions", "files", "tune"),

@@ -293,6 +293,11 @@ class Policy:
         """The policy for lanes `first` to `first + number` of `total`. Most policies act the same in all lanes."""
         return self
 
+    @property
+    def uses_previous_reward(self) -> bool:
+        """Whether the network gets the reward of the last step (`lstm_use_prev_reward`)."""
+        return self._previous.uses_reward
+
     def initial_state(self, lanes: int) -> dict[str, Array]:
         """The recurrent state at the start of an episode: arrays by name, one row per lane; {} without a core."""
         if self.network.core is None:

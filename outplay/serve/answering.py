@@ -10,6 +10,7 @@ import numpy as np
 from starlette.exceptions import HTTPException
 
 from outplay.errors import ConfigError, nearest, shortened, type_name
+from outplay.parsing import json_problem
 from outplay.serve.batching import Answer, Batcher
 from outplay.serve.decoding import Decoder, plain_action
 from outplay.serve.metrics import ServerMetrics
@@ -66,6 +67,15 @@ class Acting:
             return await self._act_on_batch(request)
         _check_keys(request, _ONE)
         return await self._act_on_one(request, request.get("session"))
+
+    async def act_on_binary_message(self, data: bytes, session: str) -> Answer:
+        """The answer to a binary message of a WebSocket: an observation, without anything beside it."""
+        if self.served.uses_reward:
+            raise ConfigError(
+                "the network gets the previous reward (lstm_use_prev_reward), which a binary message cannot have: send "
+                'JSON, {"observation": …, "reward": …}'
+            )
+        return await self.act_on_bytes(data, session)
 
     async def act_on_message(self, data: bytes, session: str) -> dict[str, Any]:
         """The answer to a text message of a WebSocket, which has a session."""
@@ -169,6 +179,15 @@ def from_query(query: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+def check_no_query(query: Mapping[str, str]) -> None:
+    """Raise ConfigError if a JSON request has parameters in the query, which are for bytes."""
+    for key in query:
+        raise ConfigError(
+            f"the query has {shortened(key)!r}, which is for observations in bytes; in JSON, send it in the body: "
+            '{"observation": …, "session": …}'
+        )
+
+
 def _parsed(data: bytes) -> dict[str, Any]:
     """The JSON object of a request."""
     try:
@@ -176,7 +195,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError("the JSON is nested too deep") from None
     except ValueError as error:  # also UnicodeDecodeError
-        raise ConfigError(f"the body is not valid JSON: {shortened(str(error), 100)}") from None
+        raise ConfigError(f"the body is not valid JSON: {shortened(json_problem(error), 100)}") from None
     if not isinstance(value, dict):
         raise ConfigError(f"the body must be a JSON object, not {type_name(value)}")
     return value

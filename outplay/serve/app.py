@@ -25,7 +25,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
-from outplay.serve.answering import Acting, from_query
+from outplay.serve.answering import Acting, check_no_query, from_query
 from outplay.serve.describing import described_policy
 from outplay.serve.failures import error_response
 from outplay.serve.guard import Guard
@@ -96,6 +96,7 @@ class _Endpoints:
             answer = await self._acting.act_on_bytes(data, **from_query(request.query_params))
             headers = {"Outplay-Iteration": str(answer.served.iteration)}
             return Response(_little_endian(answer.actions), media_type=_BINARY, headers=headers)
+        check_no_query(request.query_params)
         return JSONResponse(await self._acting.act_on_json(data))
 
     async def create_session(self, _: Request) -> Response:
@@ -140,7 +141,7 @@ class _Endpoints:
         reply: str | bytes
         try:
             if isinstance(message, bytes):
-                reply = _little_endian((await self._acting.act_on_bytes(message, name)).actions)
+                reply = _little_endian((await self._acting.act_on_binary_message(message, name)).actions)
             else:
                 reply = _text(JSONResponse(await self._acting.act_on_message(message.encode(), name)))
         except Exception as error:  # noqa: BLE001 - as for HTTP

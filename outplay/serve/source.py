@@ -44,6 +44,11 @@ class ServedPolicy:
     def is_recurrent(self) -> bool:
         return bool(self.policy.initial_state(1))
 
+    @property
+    def uses_reward(self) -> bool:
+        """Whether the network gets the reward of the last step."""
+        return bool(self.policy.uses_previous_reward)
+
     def act(self, observations: Sequence[Any], masks: Sequence[Any] | None = None, explore: bool = False) -> list[Any]:
         """Actions for a batch of observations, each as the first of an episode. Values are checked.
 

@@ -210,6 +210,11 @@ def test_a_session_continues_the_episode(kind: str, tmp_path: Path) -> None:
             socket.send(json.dumps(restart))
             assert same(json.loads(socket.recv())["action"], expected[0][0])
         if kind == "previous":
+            with connect(address) as binary:
+                binary.send(np.asarray(episodes[0][0], np.float32).tobytes())
+                assert "which a binary message cannot have: send JSON" in json.loads(binary.recv())["error"]
+                binary.send(json.dumps(restart))
+                assert same(json.loads(binary.recv())["action"], expected[0][0])
             missing = client.post("/act", json={**restart, "session": session})
             assert missing.status_code == 400
             assert 'send it as "reward"' in missing.json()["error"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def test_a_wrong_request_is_one_sentence(client: httpx.Client, body: Any, words:
         (b"", "not valid JSON"),
         (b"[" * 15_000, "nested too deep"),
         (b'{"observation": ' + b"[" * 200 + b"]" * 200 + b"}", "the observation"),
-        (b"9" * 5_000, "not valid JSON"),
+        (b"9" * 5_000, "not valid JSON: an integer has more than 4,300 digits"),
     ],
 )
 def test_wrong_json_is_one_sentence(client: httpx.Client, content: bytes, words: str) -> None:
@@ -134,6 +135,25 @@ def test_bytes(client: httpx.Client) -> None:
     for query in ({"session": session, "reset": "1"}, {"reward": "x"}, {"rewards": "1"}):
         assert client.post("/act", params=query, content=bytes(16), headers=BINARY).status_code == 400
     assert client.post("/act", params={"session": session}, content=bytes(32), headers=BINARY).status_code == 400
+
+
+@pytest.mark.parametrize("query", [{"session": "x"}, {"reset": "true"}, {"reward": "1"}])
+def test_a_query_beside_json_is_refused(client: httpx.Client, query: dict[str, str]) -> None:
+    response = client.post("/act", params=query, json={"observation": FINE})
+    assert response.status_code == 400
+    assert f"the query has '{next(iter(query))}', which is for observations in bytes; in JSON" in sentence(response)
+
+
+def test_a_malformed_request_line_gets_plain_text(client: httpx.Client) -> None:
+    """By uvicorn, before the application sees it: as the document says."""
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=10) as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        answer = b""
+        while part := connection.recv(4096):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"text/plain" in answer
+    assert answer.endswith(b"Invalid HTTP request received.")
 
 
 def test_a_websocket_survives_bad_messages(client: httpx.Client) -> None:
