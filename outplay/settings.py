@@ -272,7 +272,7 @@ def _misplaced(cls: type[Settings], key: str, value: Any, other: type[Settings])
 def _as_yaml(value: Any) -> str:
     try:
         return shortened(yaml.safe_dump([value], default_flow_style=True, width=10**6).strip()[1:-1])
-    except yaml.YAMLError:  # an object of Python
+    except (yaml.YAMLError, ValueError):  # an object of Python; an integer of thousands of digits
         return "…"
 
 
@@ -318,7 +318,11 @@ def _settings_in(field: FieldInfo | None) -> type[Settings] | None:
 
 
 def _value(value: Any) -> str:
-    return shortened(repr(value))
+    try:
+        return shortened(repr(value))
+    except ValueError:  # Python does not convert integers of thousands of digits
+        start = "" if isinstance(value, int) else f"{type_name(value)} with "
+        return f"{start}an integer of thousands of digits"
 
 
 _MANY = {int: "integers", float: "numbers", str: "strings"}

@@ -44,6 +44,9 @@ from outplay.settings import at, validated
         ),
         ({"lr_schedule": [[100, 0.1], [0, 0.2]]}, "a schedule's steps must ascend, and these do not: [100, 0]"),
         ({"grad_clip": 0}, "here: grad_clip must be a number of more than 0 or null, not 0"),
+        ({"num_envs": 10**5000}, "here: num_envs must be at most 1,000,000, not an integer of thousands of digits"),
+        ({"lr": 10**5000}, "here: lr must be a number of at least 0, not an integer of thousands of digits"),
+        ({"num_workers": [10**5000]}, "or auto, not a list with an integer of thousands of digits"),
     ],
 )
 def test_what_is_wrong_gets_one_sentence(given: dict[str, Any], sentence: str) -> None:
