@@ -25,7 +25,12 @@ _SLOW_STEP_S = 100e-6  # worker processes pay off for environments with slower s
 def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C:
     """Resolve `auto` settings that are part of the result. A resumed run keeps the resolved values."""
     if config.num_gpus and not torch.cuda.is_available():
-        raise ConfigError("num_gpus is 1, but torch finds no GPU; set num_gpus: 0")
+        if (each := config.num_gpus_per_learner) is None:
+            raise ConfigError("num_gpus is 1, but torch finds no GPU; set num_gpus: 0")
+        raise ConfigError(
+            f"num_gpus_per_learner is {each:g}, which sets num_gpus: 1, but torch finds no GPU; leave out both "
+            "settings, or set both to 0"
+        )
     if config.fire_on_reset and not env.is_atari:
         raise ConfigError("fire_on_reset is only for ALE/… games with atari_preprocessing")
     config = _with_groups(config, resuming)

@@ -330,8 +330,10 @@ def _gpu_of(config: AlgorithmConfig, rank: int) -> str:
     each, gpus = _gpus_each(config), visible_gpus()
     needed = math.ceil(config.num_learners * each)
     if len(gpus) < needed:
+        name = "num_gpus" if config.num_gpus_per_learner is None else "num_gpus_per_learner"
+        share = math.floor(1000 * len(gpus) / config.num_learners) / 1000  # rounded up, it would be too much again
         raise ConfigError(
-            f"num_learners is {config.num_learners} with {each:g} GPU each, but this machine has {len(gpus)} GPUs; set "
-            f"num_gpus_per_learner to at most {len(gpus) / config.num_learners:.3g}"
+            f"num_learners is {config.num_learners} and {name} is {each:g}, so {needed} GPUs are needed, but this "
+            f"machine has {len(gpus)}; set num_gpus_per_learner to at most {share:g}, or use fewer learners"
         )
     return gpus[int(rank * each)]

@@ -32,6 +32,7 @@ from outplay import (
     RunError,
     tune,
 )
+from outplay.algorithms import PPOConfig
 from outplay.algorithms.setup import Resources
 from outplay.learning import mirrors
 from outplay.learning.mirrors import Mirror, Mirrors
@@ -417,8 +418,28 @@ def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(ConfigError, match="num_gpus_per_learner is 0, but num_gpus is 1"):
         make("PPO", 2, num_gpus=1, num_gpus_per_learner=0)
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="torch finds no GPU"):
+        words = "num_gpus_per_learner is 1, which sets num_gpus: 1, but torch finds no GPU; leave out both settings"
+        with pytest.raises(ConfigError, match=words):
             make("PPO", 2, num_gpus_per_learner=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "words"),
+    [
+        ({"num_learners": 3, "num_gpus": 1}, 2, "num_learners is 3 and num_gpus is 1, so 3 GPUs are needed"),
+        ({"num_learners": 3, "num_gpus_per_learner": 1}, 2, "3 and num_gpus_per_learner is 1, so 3 GPUs are needed"),
+        ({"num_learners": 3, "num_gpus_per_learner": 0.5}, 1, "3 and num_gpus_per_learner is 0.5, so 2 GPUs are needed"),
+    ],
+)
+def test_too_few_gpus_are_named(
+    settings: dict[str, Any], gpus: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "visible_gpus", lambda: [str(i) for i in range(gpus)])
+    with pytest.raises(ConfigError, match=f"{words}, but this machine has {gpus}; set num_gpus_per_learner") as caught:
+        mirrors._gpu_of(PPOConfig.model_validate(settings), 0)
+    share = float(str(caught.value).partition("at most ")[2].partition(",")[0])
+    allowed = PPOConfig.model_validate({**settings, "num_gpus_per_learner": share})
+    assert mirrors._gpu_of(allowed, settings["num_learners"] - 1) == str(gpus - 1), "the remedy works"
 
 
 def test_resources_count_learners() -> None:
