@@ -276,7 +276,7 @@ class Algorithm(Generic[C_co]):
     def estimate(
         self,
         data: Any,
-        methods: Sequence[str] | None = None,
+        methods: str | Sequence[str] | None = None,
         explore: bool | None = None,
         gamma: float | None = None,
         fqe_updates: int = UPDATES,
@@ -284,7 +284,7 @@ class Algorithm(Generic[C_co]):
         """Off-policy evaluation: estimate the policy's discounted return from recorded episodes of another policy.
 
         data     a Dataset, a folder of Parquet files, or "minari:NAME"
-        methods  "is" (importance sampling), "wis" (weighted), "fqe" (fitted Q); default: all that the data allows
+        methods  "is" (importance sampling), "wis" (weighted), "fqe" (fitted Q), or a list; default: all the data allows
         explore  estimate the policy that samples its actions, not the greedy one; default: evaluation_explore
         gamma    discount factor; default: that of training
         fqe_updates  maximum gradient steps of "fqe"; it stops when the estimate has settled. `converged` in its result

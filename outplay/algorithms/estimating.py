@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from outplay.algorithms.fittedq import UPDATES, fitted_q
+from outplay.arguments import integer, real, shown
 from outplay.data import MINARI, Dataset, read_minari, read_parquet, transitions
 from outplay.data.checking import ActionCheck, check_columns, check_finite
 from outplay.data.columns import Rows
@@ -40,18 +41,26 @@ _DATA = "the data set"  # in error messages
 def estimate(
     algorithm: Algorithm,
     data: Dataset | str | Path,
-    methods: Sequence[str] | None = None,
+    methods: str | Sequence[str] | None = None,
     explore: bool | None = None,
     gamma: float | None = None,
     updates: int = UPDATES,
 ) -> dict[str, dict[str, float]]:
     """Estimates of the policy's discounted return, by method: see `Algorithm.estimate`."""
+    methods = [methods] if isinstance(methods, str) else methods
+    if methods is not None and (isinstance(methods, Mapping) or not isinstance(methods, Iterable) or not methods):
+        raise ConfigError(f"methods must be one of {', '.join(METHODS)} or a list of them, not {shown(methods)}")
+    integer(updates, "fqe_updates", 1)
+    if gamma is not None and not 0 <= real(gamma, "gamma") <= 1:
+        raise ConfigError(f"gamma must be at least 0 and at most 1, not {gamma}")
     for method in methods or ():
         if method not in METHODS:
             raise ConfigError(f"no method {method!r} of off-policy evaluation; valid: {', '.join(METHODS)}")
     config, policy = algorithm.config, algorithm.policy
     if policy.network.core is not None:
         raise ConfigError("off-policy evaluation of recurrent policies is not supported")
+    if not isinstance(data, Dataset | str | Path):
+        raise ConfigError(f"data must be a Dataset, a folder of Parquet files or 'minari:NAME', not {shown(data)}")
     dataset = data if isinstance(data, Dataset) else _opened(str(data), policy)
     acting = Acting(policy, config.evaluation_explore if explore is None else explore)
     gamma = config.gamma if gamma is None else gamma

@@ -63,6 +63,31 @@ def test_estimates_meet_the_known_value(recorded: Path, chance: float) -> None:
     assert found["fqe"]["return_mean"] == pytest.approx(value, abs=0.1)
 
 
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"fqe_updates": "a"}, "fqe_updates must be an integer, not 'a'"),
+        ({"fqe_updates": 0}, "fqe_updates must be at least 1, not 0"),
+        ({"gamma": "a"}, "gamma must be a finite number, not 'a'"),
+        ({"gamma": 1.5}, "gamma must be at least 0 and at most 1, not 1.5"),
+        ({"methods": "wi"}, "no method 'wi' of off-policy evaluation; valid: is, wis, fqe"),
+        ({"methods": 5}, "methods must be one of is, wis, fqe or a list of them, not 5"),
+        ({"methods": []}, "methods must be one of is, wis, fqe or a list of them, not a list"),
+        ({"data": 5}, "data must be a Dataset, a folder of Parquet files or 'minari:NAME', not 5"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(recorded: Path, settings: dict[str, Any], problem: str) -> None:
+    with target(0.5) as trainer, pytest.raises(ConfigError, match=problem):
+        trainer.estimate(**{"data": recorded, **settings})
+
+
+def test_one_method_may_be_a_string(recorded: Path) -> None:
+    with target(0.5) as trainer:
+        one = trainer.estimate(recorded, "wis", explore=True)
+        assert one == trainer.estimate(recorded, ["wis"], explore=True)
+    assert set(one) == {"wis"}
+
+
 def test_the_greedy_policy_is_estimated_by_default(recorded: Path) -> None:
     with target(0.9) as trainer:
         found = trainer.estimate(data.read_parquet(recorded), ["is", "wis"])
