@@ -37,6 +37,7 @@ from outplay.schema import Hash
 
 _FORMAT = 1
 _MANIFEST = "outplay-bundle.json"
+_REMEDY = "write it anew: outplay bundle RUN FILE"  # where the run is
 _DATE = (1980, 1, 1, 0, 0, 0)  # zip files have no earlier one
 _MODE = stat.S_IFREG | 0o644
 _CHUNK = 1 << 20
@@ -292,7 +293,7 @@ def _reading(path: Path) -> Iterator[tuple[zipfile.ZipFile, _Manifest]]:
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}") from None
     except (zipfile.BadZipFile, NotImplementedError, EOFError, UnicodeError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a bundle, or is damaged: {error}") from error
+        raise CheckpointError(f"{path} is not a bundle, or is damaged: {error}; {_REMEDY}") from error
     except OSError as error:
         raise CheckpointError(f"the bundle {path} cannot be read: {error.strerror or error}") from error
 
@@ -301,7 +302,7 @@ def _checked(path: Path, archive: zipfile.ZipFile) -> _Manifest:
     entries = archive.infolist()
     names = [entry.filename for entry in entries]
     if _MANIFEST not in names:
-        raise CheckpointError(f"{path} is not a bundle of a run: it has no {_MANIFEST}")
+        raise CheckpointError(f"{path} is not a bundle of a run: it has no {_MANIFEST}; {_REMEDY}")
     if len(names) > _MOST_FILES or len(set(names)) < len(names):
         raise CheckpointError(f"the bundle {path} has too many files, or two of the same name")
     for entry in entries:
@@ -325,8 +326,10 @@ def _parsed(path: Path, data: bytes, sizes: dict[str, int]) -> _Manifest:
         manifest = _Manifest.model_validate(parse_json(data))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"the bundle {path} is damaged: {_MANIFEST}: {place}: {first['msg']}") from None
+        place = ".".join([_MANIFEST, *map(str, first["loc"])])
+        raise CheckpointError(f"the bundle {path} is damaged: {place}: {first['msg']}; {_REMEDY}") from None
+    except ValueError as error:
+        raise CheckpointError(f"the bundle {path} is damaged: {_MANIFEST} is not JSON: {error}; {_REMEDY}") from None
     if manifest.format != _FORMAT:
         raise CheckpointError(
             f"the bundle {path} has format {manifest.format}, this version of Outplay reads format {_FORMAT}"

@@ -184,11 +184,23 @@ ATTACKS: dict[str, tuple[Callable[[Entries], Entries], str]] = {
         lambda found: with_manifest(found, lambda manifest: manifest["files"].pop("config.yaml")),
         "not those that",
     ),
-    "no manifest": (lambda found: found[:-1], "is not a bundle of a run"),
+    "no manifest": (lambda found: found[:-1], "is not a bundle of a run: it has no outplay-bundle.json; write it anew"),
     "twice": (lambda found: [found[0], *found], "two of the same name"),
     "run elsewhere": (lambda found: with_manifest(found, lambda m: m.update(run="../x")), "the name of its run"),
     "deep run": (lambda found: with_manifest(found, lambda m: m.update(run="a/b/c")), "the name of its run"),
     "newer format": (lambda found: with_manifest(found, lambda m: m.update(format=2)), "has format 2"),
+    "manifest is no JSON": (
+        lambda found: [*found[:-1], (found[-1][0], b"{")],
+        "is damaged: outplay-bundle.json is not JSON: .*; write it anew: outplay bundle RUN FILE",
+    ),
+    "manifest is no object": (
+        lambda found: [*found[:-1], (found[-1][0], b"[]")],
+        "is damaged: outplay-bundle.json: .*; write it anew: outplay bundle RUN FILE",
+    ),
+    "manifest without files": (
+        lambda found: with_manifest(found, lambda m: m.pop("files")),
+        "is damaged: outplay-bundle.json.files: Field required; write it anew: outplay bundle RUN FILE",
+    ),
     "wrong hash type": (lambda found: with_manifest(found, lambda m: m.update(files=[1])), "is damaged"),
 }
 
