@@ -15,7 +15,7 @@ from outplay.train import session
 from outplay.train.backends import NoBackend
 from outplay.train.configs import ScalingConfig
 from outplay.train.tables import table
-from outplay.train.trainer import DataParallelTrainer, check_label_column, check_train_set
+from outplay.train.trainer import DataParallelTrainer, check_train_set, checked_label_column
 from outplay.tune import Checkpoint
 from outplay.tune import RunConfig as TuneRunConfig
 
@@ -59,7 +59,7 @@ class SklearnTrainer(DataParallelTrainer):
             raise ConfigError(f"estimator must be an object of scikit-learn, as {name}(), not the class {name}")
         if not callable(getattr(estimator, "fit", None)) or not callable(getattr(estimator, "set_params", None)):
             raise ConfigError(f"estimator must be one of scikit-learn, as RandomForestClassifier(), not {estimator!r}")
-        check_label_column(label_column)
+        checked_label_column(label_column)
         if isinstance(scaling_config, ScalingConfig) and scaling_config.num_workers != 1:
             raise ConfigError("scikit-learn fits in one worker: num_workers=1; give it several CPUs and n_jobs instead")
         check_train_set(datasets, "SklearnTrainer")

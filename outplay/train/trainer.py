@@ -233,9 +233,10 @@ def check_train_set(datasets: Any, who: str) -> None:
         raise ConfigError(f"{who} needs a data set 'train': datasets={{'train': …}}")
 
 
-def check_label_column(label_column: Any) -> None:
+def checked_label_column(label_column: Any) -> str:
     if not isinstance(label_column, str) or not label_column:
         raise ConfigError(f"label_column must be the name of the column with the labels, not {shown(label_column)}")
+    return label_column
 
 
 def _dataset(value: Any, name: str) -> Any:

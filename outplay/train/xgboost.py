@@ -14,7 +14,7 @@ from outplay.errors import CheckpointError, ConfigError
 from outplay.train import session
 from outplay.train.configs import ScalingConfig
 from outplay.train.tables import table
-from outplay.train.trainer import DataParallelTrainer, check_label_column, check_train_set
+from outplay.train.trainer import DataParallelTrainer, check_train_set, checked_label_column
 from outplay.train.worker import Place
 from outplay.tune import Checkpoint
 from outplay.tune import RunConfig as TuneRunConfig
@@ -104,9 +104,9 @@ class XGBoostTrainer(DataParallelTrainer):
         if train_loop_per_worker is None:
             integer(num_boost_round, "num_boost_round", 1)
             integer(checkpoint_frequency, "checkpoint_frequency", 1)
-            check_label_column(label_column)
+            label = checked_label_column(label_column)
             check_train_set(datasets, "XGBoostTrainer")
-            loop: Callable[..., Any] = partial(_boost, label_column, num_boost_round, checkpoint_frequency)
+            loop: Callable[..., Any] = partial(_boost, label, num_boost_round, checkpoint_frequency)
         else:
             loop = train_loop_per_worker
             self.config_name = "train_loop_config"
