@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -136,9 +136,7 @@ class Preprocessor(ABC):
         names = list(self.fitted) if self.fitted is not None else self._chosen(rows)
         if list(rows) == [ARRAY] and len(names) == 1:
             return [ARRAY]
-        for name in names:
-            if name not in rows:
-                raise DataError(f"{type(self).__name__}: there is no column {name!r}{nearest(name, list(rows))}")
+        check_present(names, rows, type(self).__name__)
         return names
 
     def learned_of(self, name: str) -> Statistics:
@@ -160,9 +158,8 @@ class Preprocessor(ABC):
                     self.check_type(rows[ARRAY].dtype, ARRAY)
                 raise DataError(f"{type(self).__name__}: there is no column that it could convert")
             return names
+        check_present(self.columns, rows, type(self).__name__)
         for name in self.columns:
-            if name not in rows:
-                raise DataError(f"{type(self).__name__}: there is no column {name!r}{nearest(name, list(rows))}")
             self.check_type(rows[name].dtype, name)
         return list(self.columns)
 
@@ -252,6 +249,15 @@ def _array(values: Any, name: str) -> Array:
         return np.asarray(values)
     except ValueError as error:
         raise DataError(f"{column(name)} has rows of different shapes") from error
+
+
+def check_present(names: Iterable[str], rows: Mapping[str, Any], who: str) -> None:
+    """Raise DataError if a column is missing."""
+    for name in names:
+        if name not in rows:
+            if list(rows) == [ARRAY]:
+                raise DataError(f"{who} takes a dict of arrays with the columns {', '.join(names)}, not one array")
+            raise DataError(f"{who}: there is no column {name!r}{nearest(name, list(rows))}")
 
 
 def check_tasks(num_tasks: Any, task_cpus: Any) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from outplay.errors import ConfigError, DataError, nearest
-from outplay.preprocessors.base import ARRAY, Preprocessor, as_rows, check_tasks, column_of, is_dataset
+from outplay.errors import ConfigError, DataError
+from outplay.preprocessors.base import ARRAY, Preprocessor, as_rows, check_present, check_tasks, column_of, is_dataset
 from outplay.preprocessors.statistics import Array, Statistics
 
 if TYPE_CHECKING:
@@ -114,18 +115,14 @@ class ByKey(_Composite):
     def arguments(self) -> dict[str, Any]:
         return {"preprocessors": {name: part.to_dict() for name, part in self.preprocessors.items()}}
 
-    def _check_names(self, rows: Any) -> None:
-        for name in self.preprocessors:
-            if name not in rows:
-                raise DataError(f"ByKey: there is no column {name!r}{nearest(name, list(rows))}")
-
     def fit(self, data: Any, num_tasks: int | None = None, task_cpus: float = 1.0) -> Self:
         check_tasks(num_tasks, task_cpus)
         rows, _ = as_rows(data)
-        self._check_names(rows)
+        check_present(self.preprocessors, rows, "ByKey")
         for name, part in self.preprocessors.items():
             own = data.select([name]).map_batches(_Renamed(name)) if is_dataset(data) else rows[name]
-            part.fit(own, num_tasks, task_cpus)
+            with _naming(name):
+                part.fit(own, num_tasks, task_cpus)
         return self
 
     def transform(self, data: D) -> D:
@@ -142,9 +139,10 @@ class ByKey(_Composite):
         if not isinstance(data, Mapping):
             raise DataError("ByKey takes a dict of arrays by column, or a Dataset")
         rows = dict(as_rows(data)[0])
-        self._check_names(rows)
+        check_present(self.preprocessors, rows, "ByKey")
         for name, part in self.preprocessors.items():
-            rows[name] = getattr(part, method)(rows[name])
+            with _naming(name):
+                rows[name] = getattr(part, method)(rows[name])
         return rows
 
     def ops(self, path: str, space: Space[Any]) -> list[Op]:
@@ -153,6 +151,15 @@ class ByKey(_Composite):
 
     def __repr__(self) -> str:
         return f"ByKey({self.preprocessors!r})"
+
+
+@contextmanager
+def _naming(column: str) -> Iterator[None]:
+    """Say in errors which column it was: a part gets it as an array, which has no name."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"column {column!r}: {error}") from error
 
 
 class _Renamed:

@@ -428,7 +428,7 @@ def test_what_cannot_work_is_refused() -> None:
     [
         ({"num_learners": 3, "num_gpus": 1}, 2, "num_learners is 3 and num_gpus is 1, so 3 GPUs are needed"),
         ({"num_learners": 3, "num_gpus_per_learner": 1}, 2, "3 and num_gpus_per_learner is 1, so 3 GPUs are needed"),
-        ({"num_learners": 3, "num_gpus_per_learner": 0.5}, 1, "3 and num_gpus_per_learner is 0.5, so 2 GPUs are needed"),
+        ({"num_learners": 3, "num_gpus_per_learner": 0.5}, 1, "num_gpus_per_learner is 0.5, so 2 GPUs are needed"),
     ],
 )
 def test_too_few_gpus_are_named(

@@ -255,6 +255,20 @@ def letters() -> LabelEncoder:
         (lambda: StandardScaler().fit(X).transform(np.array(["a"])), "cannot convert the array of type <U1"),
         (lambda: StandardScaler(["x"]).fit({"x": np.array([None])}), "cannot convert column 'x' of type object"),
         (lambda: StandardScaler().fit(X).save(5), "path must be a path, not 5"),
+        (
+            lambda: StandardScaler().fit({"x": X, "y": X}).transform(X),
+            "StandardScaler takes a dict of arrays with the columns x, y, not one array",
+        ),
+        (lambda: ByKey({"x": StandardScaler()}).fit(X), "ByKey takes a dict of arrays with the columns x, not one ar"),
+        (lambda: ByKey({"x": StandardScaler()}).fit({"y": X}), "ByKey: there is no column 'x'; valid: y"),
+        (
+            lambda: ByKey({"x": StandardScaler()}).fit({"x": np.array(["a"])}),
+            "column 'x': StandardScaler cannot convert the array of type <U1; it takes arrays of numbers",
+        ),
+        (
+            lambda: ByKey({"x": LabelEncoder()}).fit({"x": np.array(["a"])}).transform({"x": np.array(["b"])}),
+            "column 'x': LabelEncoder: 'b' in the array was not in the data it was fitted to",
+        ),
         (lambda: load(None), "path must be a path, not None"),
     ],
 )
