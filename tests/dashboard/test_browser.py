@@ -11,19 +11,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from outplay import tune
 from outplay.dashboard import DashboardServer, DashboardSettings
 from tests.cli.common import wait_for
-from tests.dashboard.common import get, run_id, trained
+from tests.dashboard.common import get
 
 pytest.importorskip("playwright", reason="THE PAGE IS NOT TESTED: pip install playwright")
 
-from tests.dashboard.browser import CHROMIUM, NARROW, PATIENCE_MS, WIDE, Visit, find_axe, launch, visiting
+from tests.dashboard.browser import CHROMIUM, NARROW, PATIENCE_MS, WIDE, Visit, find_axe, visiting
 
 if CHROMIUM is None:
     pytest.skip("THE PAGE IS NOT TESTED: no chromium; apt-get install chromium", allow_module_level=True)
@@ -40,49 +39,6 @@ from-the-page:
   checkpoint_at_end: true
   config: {num_workers: 0, num_envs: 4, train_batch_size: 400, sgd_minibatch_size: 200, num_sgd_iter: 1}
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
-
-
-def _objective(config: dict[str, Any]) -> dict[str, float]:
-    return {"score": -((config["x"] - 1) ** 2) + config["y"]}
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("results")
-
-
-@pytest.fixture(scope="module")
-def runs(results: Path) -> list[str]:
-    """Two seeds of one configuration, another learning rate; and a study."""
-    space = {"x": tune.uniform(0, 2), "y": tune.choice([0, 1])}
-    tune.run(_objective, config=space, metric="score", mode="max", num_samples=4, storage_path=str(results), verbose=0)
-    return [
-        run_id(trained(results, iterations=8, config={"seed": 0})),
-        run_id(trained(results, iterations=8, config={"seed": 1})),
-        run_id(trained(results, iterations=6, name="other", config={"seed": 0, "lr": 0.01})),
-    ]
-
-
-@pytest.fixture(scope="module")
-def server(results: Path, runs: list[str]) -> Iterator[DashboardServer]:
-    with DashboardServer(DashboardSettings(results=results, port=0)) as server:
-        yield server
-
-
-@pytest.fixture
-def visit(browser: Browser, server: DashboardServer) -> Iterator[Visit]:
-    with visiting(browser, server.url) as found:
-        yield found
 
 
 def rows(visit: Visit) -> Locator:

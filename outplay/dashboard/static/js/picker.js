@@ -23,13 +23,19 @@ export function metricPicker(onpick) {
       found.length ? "" : h("p", { class: "faint" }, known.length ? "No metric has this name." : "The runs have no metrics yet."),
     );
   };
+  const place = () => {
+    const room = (menu.offsetParent?.clientWidth ?? 0) - menu.offsetWidth;
+    menu.style.left = `${Math.max(0, Math.min(opener.offsetLeft, room))}px`;
+  };
   const toggle = (isOpen) => {
     menu.classList.toggle("hidden", !isOpen);
     opener.setAttribute("aria-expanded", String(isOpen));
     if (!isOpen) return;
     search.value = "";
     draw();
-    search.focus();
+    place();
+    search.focus({ preventScroll: true });
+    menu.scrollIntoView({ block: "nearest" });
   };
   const outside = (event) => {
     if (!element.contains(event.target)) toggle(false);
@@ -43,6 +49,7 @@ export function metricPicker(onpick) {
     opener.focus();
   });
   document.addEventListener("pointerdown", outside);
+  addEventListener("resize", place);
   opener.append(icon("down"));
 
   return {
@@ -52,6 +59,9 @@ export function metricPicker(onpick) {
       [known, shown] = [names, chosen];
       if (!isSame && !menu.classList.contains("hidden")) draw();
     },
-    close: () => document.removeEventListener("pointerdown", outside),
+    close: () => {
+      document.removeEventListener("pointerdown", outside);
+      removeEventListener("resize", place);
+    },
   };
 }
