@@ -98,6 +98,13 @@ def test_trials_of_an_algorithm_lead_to_their_runs(client: httpx.Client) -> None
     assert run["config"]["config"]["lr"] == found["trials"][0]["config"]["lr"]
 
 
+def test_why_importances_are_missing_is_told(client: httpx.Client) -> None:
+    figures = {figure["id"]: figure for figure in get(client, "/api/study", ("study", "algorithm"))["figures"]}
+    assert figures["history"]["html"].startswith("<figure><svg ")
+    assert figures["importances"]["html"] == ""  # two trials are too few
+    assert figures["importances"]["note"].startswith("Not shown: ")
+
+
 def test_copies_have_a_lineage(client: httpx.Client) -> None:
     found = get(client, "/api/study", ("study", "copies"))
     assert "lineage" in {figure["id"] for figure in found["figures"]}

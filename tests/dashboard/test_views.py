@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.common import wait_for
+
 pytest.importorskip("playwright", reason="THE PAGE IS NOT TESTED: pip install playwright")
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.dashboard.browser import Visit
 
 
@@ -37,3 +42,31 @@ def test_the_menu_of_metrics_is_not_cut_off(visit: Visit, runs: list[str], size:
         return places.every(([x, y]) => menu.contains(document.elementFromPoint(x, y)));
     }"""
     assert page.locator(".menu").evaluate(corners)  # nothing clips it or lies over it
+
+
+def test_the_last_chart_cannot_be_removed(visit: Visit, runs: list[str]) -> None:
+    """Without a metric in the address, the usual charts would come back."""
+    page = visit.page
+    visit.go("charts", *runs, metric="episode_return_mean")
+    page.locator(".figure .u-over").wait_for()
+    remove = page.get_by_role("button", name=re.compile("Remove the chart"))
+    assert remove.count() == 0
+    page.get_by_role("button", name="Metrics", exact=True).click()
+    page.get_by_role("checkbox", name="Episode length").check()
+    wait_for(lambda: remove.count() == 2)
+    page.keyboard.press("Escape")
+    remove.first.click()
+    wait_for(lambda: page.locator(".figure").count() == 1)
+    assert remove.count() == 0
+
+
+# Studies.
+
+
+def test_the_figures_of_a_study_are_explained(visit: Visit, results: Path) -> None:
+    study = next(path.parent.name for path in results.glob("*/study.json"))
+    visit.go("study", study=study)
+    history = visit.page.get_by_role("region", name="History")
+    assert "Each dot is a trial." in history.locator(".note").inner_text()
+    importances = visit.page.get_by_role("region", name="Importances")
+    assert importances.inner_text().count("Not shown: ") == 1

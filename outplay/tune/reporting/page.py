@@ -114,10 +114,16 @@ class Figure:
     svgs: list[str]
     note: str  # HTML
 
+    @property
+    def is_shown(self) -> bool:
+        """That importances are missing is said, and why."""
+        return bool(self.svgs) or self.title == _IMPORTANCES
+
 
 def figures_of(analysis: ExperimentAnalysis) -> list[Figure]:
     """The figures of a study that have something to show. Styled by the classes of page.css."""
-    return [figure for figure in _figures(Data(analysis, story_of(analysis), _domains(analysis))) if figure.svgs]
+    found = [figure for figure in _figures(Data(analysis, story_of(analysis), _domains(analysis))) if figure.is_shown]
+    return found if any(figure.svgs for figure in found) else []
 
 
 def _figures(data: Data) -> list[Figure]:
@@ -150,8 +156,8 @@ def _sections(data: Data) -> list[str]:
 
 
 def _shown(figure: Figure) -> str:
-    """A figure as a section. That importances are missing is said, and why."""
-    if not figure.svgs and figure.title != _IMPORTANCES:
+    """A figure as a section; empty if it has nothing to show."""
+    if not figure.is_shown:
         return ""
     charts = "".join(f"<figure>{svg}</figure>" for svg in figure.svgs)
     shown = f"<div class=grid>{charts}</div>" if len(figure.svgs) > 1 else charts

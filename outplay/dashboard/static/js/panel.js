@@ -100,7 +100,10 @@ export class ChartPanel {
     }
     for (const metric of shown) if (!this.figures.has(metric)) this.figures.set(metric, this.figure(metric));
     arrange(this.grid, shown.map((metric) => this.figures.get(metric).element));
-    for (const metric of shown) this.figures.get(metric).update();
+    for (const metric of shown) {
+      this.figures.get(metric).remove.classList.toggle("hidden", shown.length < 2); // without charts, the usual ones are shown
+      this.figures.get(metric).update();
+    }
   }
 
   figure(metric) {
@@ -120,6 +123,7 @@ export class ChartPanel {
     const series = new Series(draw, (error) => setText(status, error.message));
     return {
       element,
+      remove,
       chart,
       series,
       draw,

@@ -150,7 +150,8 @@ class StudyView {
   /** Each figure is replaced only if it changed, at its place. */
   drawFigures() {
     const { figures } = this.details;
-    const wanted = figures.map(({ id, title, html }) => {
+    const wanted = figures.map(({ id, title, note, html: drawn }) => {
+      const html = `<p class="note">${note}</p>${drawn}`;
       const known = this.figures.get(id);
       if (known?.html === html) return known.element;
       const body = h("div", { class: "body drawing", tabindex: 0, role: "group", "aria-label": `${title}, drawn` }, sanitized(html));
