@@ -52,13 +52,13 @@ async def play(
         await websocket.accept()
     if len(_players) + _starting >= MAX_PLAYERS:
         sentence = f"{MAX_PLAYERS} players run already; leave one of the other pages that show a game"
-        await _refuse(websocket, sentence, _TRY_LATER)
+        await refuse(websocket, sentence, _TRY_LATER)
         return
     _starting += 1
     try:
         problem = await asyncio.to_thread(_problem, folder, checkpoint, seed)
         if problem:
-            await _refuse(websocket, problem)
+            await refuse(websocket, problem)
             return
         process = await _start()
     finally:
@@ -86,7 +86,8 @@ def _problem(folder: RunFolder, checkpoint: str | None, seed: int | None) -> str
     return ""
 
 
-async def _refuse(websocket: WebSocket, sentence: str, code: int = 1000) -> None:
+async def refuse(websocket: WebSocket, sentence: str, code: int = 1000) -> None:
+    """Tell the browser in one sentence why nothing is played, and close the connection."""
     with suppress(WebSocketDisconnect, RuntimeError):  # it has left already
         await websocket.send_text(json.dumps({"type": "error", "error": sentence, "fatal": True}))
         await websocket.close(code)

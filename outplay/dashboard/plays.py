@@ -9,9 +9,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from outplay.dashboard import requests
 from outplay.dashboard.catalog import Catalog, UnknownError
-from outplay.dashboard.playing import play
+from outplay.dashboard.playing import play, refuse
 from outplay.errors import ConfigError, shortened
-from outplay.web.answers import error_answer
 
 _GOING_AWAY = 1001
 
@@ -32,11 +31,10 @@ class Plays:
         try:
             entry = await asyncio.to_thread(self._catalog.run, requests.one(query, "run"))
             seed = _seed(query.get("seed"))
-        except UnknownError as error:
-            await websocket.send_denial_response(error_answer(404, str(error)))
-            return
-        except ConfigError as error:
-            await websocket.send_denial_response(error_answer(422, str(error)))
+        except (UnknownError, ConfigError) as error:
+            # Of a connection that is denied, browsers do not tell the page why.
+            await websocket.accept()
+            await refuse(websocket, str(error))
             return
         task = asyncio.create_task(play(websocket, entry.folder, query.get("checkpoint"), seed, self._trust))
         self._tasks.add(task)

@@ -291,10 +291,35 @@ def test_the_dashboard_plays_what_needs_trust_only_with_trust(tmp_path: Path, tr
         with connect(address, proxy=None) as session:
             message, _ = receive(session)
             assert message["type"] == ("ready" if trust else "error")
-        with pytest.raises(InvalidStatus), connect(f"{address}x", proxy=None):
-            pass
         with pytest.raises(InvalidStatus), connect(address, proxy=None, origin=Origin("http://evil.example")):
             pass
+    assert pids() == []
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("run={run}&seed=-3", "the seed must be an integer of at least 0, not '-3'"),
+        ("run={run}&seed=x", "the seed must be an integer of at least 0, not 'x'"),
+        ("run=gone/PPO_x", "there is no run 'gone/PPO_x'"),
+        ("", "the request needs the parameter 'run' once"),
+    ],
+)
+def test_a_browser_is_told_what_is_wrong_with_its_address(
+    pole: RunFolder,  # noqa: F811
+    query: str,
+    sentence: str,
+) -> None:
+    """A connection that is denied would look like a lost one, and be tried again without end."""
+    results = pole.path.parents[1]
+    with DashboardServer(DashboardSettings(results=results, port=0)) as server:
+        run = quote(str(pole.path.relative_to(results)), safe="")
+        address = f"{server.url.replace('http', 'ws')}/api/play?{query.format(run=run)}"
+        with connect(address, proxy=None) as session:
+            message, _ = receive(session)
+            assert (message["type"], message["fatal"]) == ("error", True)
+            assert sentence in message["error"]
+            assert closing_code(session) == 1000
     assert pids() == []
 
 

@@ -70,3 +70,24 @@ def test_the_figures_of_a_study_are_explained(visit: Visit, results: Path) -> No
     assert "Each dot is a trial." in history.locator(".note").inner_text()
     importances = visit.page.get_by_role("region", name="Importances")
     assert importances.inner_text().count("Not shown: ") == 1
+
+
+# The agent plays.
+
+
+def test_a_seed_that_is_no_integer_is_refused(visit: Visit, runs: list[str]) -> None:
+    page = visit.page
+    visit.go("watch", runs[0], seed="-3")
+    page.locator(".cover").get_by_text("the seed must be an integer of at least 0").wait_for()
+    again = page.locator("[data-command=restart]")
+    again.click()
+    page.locator(".toast").get_by_text("The seed must be an integer of at least 0.", exact=True).wait_for()
+    page.locator(".transport .seed").fill("99999999999999999999")
+    again.click()
+    page.locator(".toast").get_by_text("The seed must be at most 9007199254740991.", exact=True).wait_for()
+    assert page.url.endswith("seed=-3")  # it has no other seed that is wrong
+    page.locator(".transport .seed").fill("3")
+    again.click()  # the player is started
+    page.locator(".counters > div", has_text="Seed").locator("dd", has_text=re.compile("^3$")).wait_for()
+    assert page.url.endswith("seed=3")
+    assert page.locator(".transport .seed").get_attribute("aria-invalid") is None

@@ -2,7 +2,7 @@
 
 import { get, post, socketAddress } from "../api.js";
 import { Chart } from "../chart.js";
-import { button, card, empty, h, icon, setText } from "../dom.js";
+import { button, card, empty, h, icon, setAttribute, setText } from "../dom.js";
 import { score, whole } from "../format.js";
 import { title } from "../names.js";
 import { fail, toast } from "../notices.js";
@@ -21,6 +21,12 @@ export function showWatch(root, params) {
     return { isMissing: true };
   }
   return new WatchView(root, run, params);
+}
+
+/** What is wrong with a seed; empty if nothing is. No seed is the next one. */
+function seedProblem(text) {
+  if (text && !/^\d+$/.test(text)) return "The seed must be an integer of at least 0.";
+  return Number.isSafeInteger(Number(text)) ? "" : `The seed must be at most ${Number.MAX_SAFE_INTEGER}.`;
 }
 
 class WatchView {
@@ -89,6 +95,13 @@ class WatchView {
     this.socket = socket;
     socket.addEventListener("message", (event) => (typeof event.data === "string" ? this.message(JSON.parse(event.data)) : this.frame(event.data)));
     socket.addEventListener("close", () => this.lost(socket));
+  }
+
+  /** Connect again after a problem. */
+  start() {
+    this.problem = "";
+    setText(this.cover, "Starting the player");
+    this.connect();
   }
 
   lost(socket) {
@@ -216,15 +229,16 @@ class WatchView {
 
   restart() {
     const text = this.seed.value.trim();
-    if (text && !/^\d+$/.test(text)) {
-      this.seed.classList.add("wrong");
-      this.seed.setAttribute("aria-invalid", "true");
+    const problem = seedProblem(text);
+    this.seed.classList.toggle("wrong", Boolean(problem));
+    setAttribute(this.seed, "aria-invalid", Boolean(problem) && "true");
+    if (problem) {
+      toast(problem, { isError: true });
       return;
     }
-    this.seed.classList.remove("wrong");
-    this.seed.removeAttribute("aria-invalid");
     adjust({ seed: text || null });
-    this.send({ command: "restart", ...(text ? { seed: Number(text) } : {}) });
+    if (this.problem) this.start(); // the player has ended with it
+    else this.send({ command: "restart", ...(text ? { seed: Number(text) } : {}) });
   }
 
   showSpeed(value) {
@@ -256,9 +270,8 @@ class WatchView {
     this.checkpoint.value = wanted;
     if (!this.hasCheckpoints && !this.frames) this.showNoCheckpoint();
     else if (this.problem && this.wasWithout) {
-      [this.problem, this.wasWithout] = ["", false];
-      setText(this.cover, "Starting the player");
-      this.connect();
+      this.wasWithout = false;
+      this.start();
     }
   }
 
