@@ -14,6 +14,7 @@ from outplay.machine import MachineUsage
 
 INTERVAL_S = 5.0
 _TIMEOUT_S = 5.0
+_MOST_FAILURES = 3  # in a row; then nvidia-smi is not asked again
 _QUERY = "index,name,utilization.gpu,memory.used,memory.total"
 
 
@@ -23,7 +24,7 @@ class Machine:
     def __init__(self, results: Path) -> None:
         self._results = results
         self._usage = MachineUsage()
-        self._program = shutil.which("nvidia-smi")
+        self._gpus = Gpus()
         self._sampled_at = -INTERVAL_S
         self._last: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -35,22 +36,40 @@ class Machine:
                     "host": os.uname().nodename,
                     **self._usage.sample(),
                     "disk_free_bytes": _free(self._results),
-                    "gpus": self._gpus(),
                 }
+                self._gpus.ask()
                 self._sampled_at = time.monotonic()
-            return self._last
+            return {**self._last, "gpus": self._gpus.found}
 
-    def _gpus(self) -> list[dict[str, Any]]:
-        """One entry per NVIDIA GPU; empty if there is none."""
-        if self._program is None:
-            return []
-        command = [self._program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+
+class Gpus:
+    """The NVIDIA GPUs, as nvidia-smi tells. It may take seconds, so it runs in a thread, and nobody waits for it."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []  # of the last answer; empty if there is none
+        self._program = shutil.which("nvidia-smi")
+        self._failures = 0  # in a row
+        self._thread: threading.Thread | None = None
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask again, unless it is being asked."""
+        if self._program is None or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._thread = threading.Thread(target=self._ask, args=(self._program,), daemon=True)
+        self._thread.start()
+
+    def _ask(self, program: str) -> None:
+        command = [program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
         except (OSError, subprocess.SubprocessError):
-            self._program = None  # it has no driver, or it hangs: it is not asked again
-            return []
-        return gpus_of(done.stdout)
+            self._failures += 1
+            if self._failures >= _MOST_FAILURES:  # it has no driver, or it hangs
+                self._program, self.found = None, []
+            return
+        self._failures = 0
+        self.found = gpus_of(done.stdout)
 
 
 def gpus_of(text: str) -> list[dict[str, Any]]:

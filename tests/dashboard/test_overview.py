@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from outplay.dashboard.usage import gpus_of
+from outplay.dashboard import usage
+from outplay.dashboard.usage import Machine, gpus_of
 from outplay.runs.folder import RunFolder
 from outplay.runs.run import Run
 from tests.cli.common import wait_for
@@ -241,6 +242,60 @@ def test_gpus_of_the_machine() -> None:
     assert first["name"] == "NVIDIA H200"
     assert (first["percent"], first["memory_used_bytes"]) == (37.0, 2**30)
     assert (second["index"], second["percent"], second["memory_used_bytes"]) == ("1", None, None)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program nvidia-smi that does what its text says, and adds a line to the file `asked`."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(usage, "INTERVAL_S", 0.0)
+    found = tmp_path / "nvidia-smi"
+    (tmp_path / "asked").touch()
+    found.touch(0o755)
+    return found
+
+
+def behave(program: Path, text: str) -> None:
+    """Replaced at once: it may be started meanwhile."""
+    new = program.with_suffix(".new")
+    new.write_text(f"#!/bin/sh\necho >> {program.parent}/asked\n{text}\n")
+    new.chmod(0o755)
+    new.replace(program)
+
+
+def test_nobody_waits_for_the_gpus(program: Path) -> None:
+    gate = program.parent / "gate"
+    behave(program, f"while [ ! -e {gate} ]; do sleep 0.05; done\necho 0, NVIDIA H200, 97, 71234, 143771")
+    machine = Machine(program.parent)
+    for _ in range(3):
+        assert machine.sample()["gpus"] == []
+    assert (program.parent / "asked").read_text().count("\n") <= 1  # it is asked once at a time
+    gate.touch()
+    wait_for(lambda: machine.sample()["gpus"])
+    (gpu,) = machine.sample()["gpus"]
+    assert (gpu["percent"], gpu["memory_used_bytes"]) == (97.0, 71234 * 2**20)
+
+
+def test_gpus_are_given_up_after_three_failures(program: Path) -> None:
+    asked = program.parent / "asked"
+    behave(program, "echo 0, NVIDIA H200, 97, 71234, 143771")
+    machine = Machine(program.parent)
+    wait_for(lambda: machine.sample()["gpus"])
+    behave(program, "exit 9")
+    wait_for(lambda: not machine.sample()["gpus"])
+    behave(program, "echo 0, NVIDIA H200, 97, 71234, 143771")
+    before = asked.read_text()
+    assert machine.sample()["gpus"] == machine.sample()["gpus"] == []
+    assert asked.read_text() == before
+
+
+def test_a_single_failure_hides_no_gpu(program: Path) -> None:
+    asked = program.parent / "asked"
+    failing = f"[ $(wc -l < {asked}) -gt 2 ] || exit 9\necho 0, NVIDIA H200, 97, 71234, 143771"
+    behave(program, failing)
+    machine = Machine(program.parent)
+    wait_for(lambda: machine.sample()["gpus"])
+    assert asked.read_text().count("\n") >= 3
 
 
 def test_the_server_does_not_import_torch() -> None:

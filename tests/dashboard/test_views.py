@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from outplay.dashboard import DashboardServer, DashboardSettings
+from outplay.runs.folder import RunFolder
 from tests.cli.common import wait_for
 
 pytest.importorskip("playwright", reason="THE PAGE IS NOT TESTED: pip install playwright")
 
+from tests.dashboard.browser import visiting
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from playwright.sync_api import Browser, Locator
 
     from tests.dashboard.browser import Visit
 
@@ -38,8 +46,8 @@ def test_the_menu_of_metrics_is_not_cut_off(visit: Visit, runs: list[str], size:
     assert holder["y"] <= menu["y"] <= menu["y"] + menu["height"] <= holder["y"] + holder["height"]
     corners = """menu => {
         const { left, right, top, bottom } = menu.getBoundingClientRect();
-        const places = [[left + 12, top + 12], [right - 12, top + 12], [left + 12, bottom - 12], [right - 12, bottom - 12]];
-        return places.every(([x, y]) => menu.contains(document.elementFromPoint(x, y)));
+        const isThere = (x, y) => menu.contains(document.elementFromPoint(x, y));
+        return [left + 12, right - 12].every((x) => [top + 12, bottom - 12].every((y) => isThere(x, y)));
     }"""
     assert page.locator(".menu").evaluate(corners)  # nothing clips it or lies over it
 
@@ -91,3 +99,69 @@ def test_a_seed_that_is_no_integer_is_refused(visit: Visit, runs: list[str]) -> 
     page.locator(".counters > div", has_text="Seed").locator("dd", has_text=re.compile("^3$")).wait_for()
     assert page.url.endswith("seed=3")
     assert page.locator(".transport .seed").get_attribute("aria-invalid") is None
+
+
+# The machine.
+
+
+def pretend_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch, *each: str) -> None:
+    """GPUs as nvidia-smi tells them: percent, used and all memory in MiB."""
+    program = folder / "nvidia-smi"
+    lines = "\n".join(f"echo {index}, NVIDIA H200, '{told}'" for index, told in enumerate(each))
+    program.write_text(f"#!/bin/sh\n{lines}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def texts(meters: Locator) -> dict[str, str]:
+    return dict(text.split("\n") for text in meters.all_inner_texts())
+
+
+def test_gpus_are_shown_by_name_and_only_full_memory_warns(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_gpus(tmp_path, monkeypatch, "97, 71234, 143771", "[N/A], [N/A], 143771", "3, 143000, 143771")
+    (tmp_path / "results").mkdir()
+    with (
+        DashboardServer(DashboardSettings(results=tmp_path / "results", port=0)) as server,
+        visiting(browser, server.url) as visit,
+    ):
+        visit.go("runs")
+        meters = visit.page.locator(".side .meter")
+        meters.filter(has_text="VRAM 2").wait_for()
+        shown = texts(meters)
+        assert list(shown) == ["CPU", "Memory", "GPU 0", "VRAM 0", "GPU 2", "VRAM 2"]
+        assert (shown["GPU 0"], shown["VRAM 0"]) == ("97%", "74.7 of 151 GB")
+        assert visit.page.locator(".meter[title='NVIDIA H200']").count() == 4
+        hot = texts(visit.page.locator(".side .meter", has=visit.page.locator(".hot")))
+        assert hot.keys() - {"Memory"} == {"VRAM 2"}
+        cut = "meters => meters.filter(each => each.firstChild.scrollWidth > each.firstChild.clientWidth).length"
+        assert meters.evaluate_all(cut) == 0
+
+
+def test_the_machine_of_a_run_without_gpus_shows_those_that_are_there(
+    browser: Browser, results: Path, runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_gpus(tmp_path, monkeypatch, "40, 2000, 143771")
+    folder = RunFolder(shutil.copytree(results / runs[0], tmp_path / "results" / "it" / "PPO_x"))
+    used = {"cpus": 2, "cpu_percent": 50.0, "memory_used_bytes": 10**9, "memory_total_bytes": 4 * 10**9}
+    own = {"run_cpu_percent": 150.0, "run_memory_bytes": 5 * 10**8, "gpus": []}
+    folder.write_status({**(folder.status() or {}), "state": "running", "machine": {**used, **own}})
+    folder.lock()
+    try:
+        with (
+            DashboardServer(DashboardSettings(results=tmp_path / "results", port=0)) as server,
+            visiting(browser, server.url) as visit,
+        ):
+            visit.go("run", "it/PPO_x")
+            card = visit.page.get_by_role("region", name="Machine")
+            card.get_by_text("This run uses 1.5 of 2 CPUs and 500 MB.").wait_for()
+            card.get_by_text("VRAM").wait_for()
+            assert texts(card.locator(".meter")) == {
+                "CPU": "50%",
+                "Memory": "1.0 of 4.0 GB",
+                "GPU": "40%",
+                "VRAM": "2.1 of 151 GB",
+            }
+    finally:
+        folder.unlock()

@@ -56,6 +56,14 @@ export function bytes(value) {
   return `${value >= 100 || index === 0 ? value.toFixed(0) : value.toFixed(1)} ${units[index]}`;
 }
 
+/** Bytes in use of all: 71.2 of 151 GB. */
+export function bytesOf(used, all) {
+  const [text, unit] = bytes(all).split(" ");
+  const size = { B: 1, KB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 }[unit];
+  if (!size || typeof used !== "number" || !Number.isFinite(used)) return NONE;
+  return `${used / size >= 100 ? (used / size).toFixed(0) : (used / size).toFixed(1)} of ${text} ${unit}`;
+}
+
 /** Seconds as text: 3.1 s, 2 min 05 s, 1 h 02 min, 3 d 4 h. */
 export function duration(seconds) {
   if (typeof seconds !== "number" || !Number.isFinite(seconds)) return NONE;

@@ -1,7 +1,7 @@
 // The frame around the views: navigation, machine, connection, theme.
 
 import { button, h, icon, setAttribute, setText } from "./dom.js";
-import { bytes, percent } from "./format.js";
+import { bytesOf, percent } from "./format.js";
 import { href } from "./router.js";
 import { on, store } from "./store.js";
 import { isDark, onTheme, toggleTheme } from "./theme.js";
@@ -79,38 +79,45 @@ function themeButton() {
   return element;
 }
 
+const FULL = 0.95; // share of memory that warns; a busy processor is as it should be
+
 /** CPU, memory and GPUs as bars. Returns a function that updates them. */
 export function machineMeters(holder) {
   const rows = new Map();
   return (machine) => {
     const values = machineValues(machine);
-    if (values.map(([name]) => name).join() !== [...rows.keys()].join()) {
+    if (values.map(({ name }) => name).join() !== [...rows.keys()].join()) {
       rows.clear();
       holder.replaceChildren();
-      for (const [name] of values) {
+      for (const { name } of values) {
         const bar = progressBar(name);
         const text = h("b");
-        holder.append(h("div", { class: "meter" }, h("span", { class: "ellipsis" }, name), text, bar.element));
-        rows.set(name, { bar, text });
+        const element = h("div", { class: "meter" }, h("span", { class: "ellipsis" }, name), text, bar.element);
+        holder.append(element);
+        rows.set(name, { bar, text, element });
       }
     }
-    for (const [name, share, text] of values) {
+    for (const { name, share, text, title, isMemory } of values) {
       const row = rows.get(name);
-      row.bar.set(share, name !== "CPU" && share > 0.95 ? "hot" : "");
+      row.bar.set(share, isMemory && share > FULL ? "hot" : "");
       setText(row.text, text);
+      setAttribute(row.element, "title", title);
     }
   };
 }
 
+/** What is known: [{ name, share, text, title, isMemory }]. */
 function machineValues(machine) {
   const values = [];
-  const add = (name, share, text) => typeof share === "number" && Number.isFinite(share) && values.push([name, share, text]);
-  add("CPU", machine?.cpu_percent / 100, percent(machine?.cpu_percent / 100));
-  add("Memory", machine?.memory_used_bytes / machine?.memory_total_bytes, `${bytes(machine?.memory_used_bytes)} of ${bytes(machine?.memory_total_bytes)}`);
-  for (const gpu of machine?.gpus ?? []) {
-    const name = machine.gpus.length > 1 ? `GPU ${gpu.index}` : "GPU";
-    if (gpu.percent !== null) add(name, gpu.percent / 100, percent(gpu.percent / 100));
-    if (gpu.memory_total_bytes) add(`${name} RAM`, gpu.memory_used_bytes / gpu.memory_total_bytes, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`);
+  const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+  const busy = (name, used, title) => isNumber(used) && values.push({ name, share: used / 100, text: percent(used / 100), title });
+  const memory = (name, used, all, title) => isNumber(used) && all > 0 && values.push({ name, share: used / all, text: bytesOf(used, all), title, isMemory: true });
+  busy("CPU", machine?.cpu_percent);
+  memory("Memory", machine?.memory_used_bytes, machine?.memory_total_bytes);
+  for (const [index, gpu] of (machine?.gpus ?? []).entries()) {
+    const number = machine.gpus.length > 1 ? ` ${gpu.index ?? index}` : "";
+    busy(`GPU${number}`, gpu.percent, gpu.name);
+    memory(`VRAM${number}`, gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.name);
   }
   return values;
 }

@@ -188,12 +188,13 @@ class RunView {
     return [...this.seenStages].map((name) => stages.find((stage) => stage.name === name) ?? { name, seconds: 0, share: 0 });
   }
 
-  /** The machine as the run reports it; of a run that has ended, the dashboard's own if it was there. */
+  /** The machine as the run reports it; of a run that has ended, the dashboard's. A run reports the GPU of its learner only. */
   drawMachine() {
     const { host, is_here: isHere, status } = this.details ?? {};
     const own = this.isRunning() ? status?.machine : null;
-    this.meters(own ?? store.machine);
-    const used = own?.run_cpu_percent === undefined ? "" : ` This run uses ${Math.round(own.run_cpu_percent)}% of the CPU and ${bytes(own.run_memory_bytes)}.`;
+    const gpus = isHere && !own?.gpus?.length ? store.machine?.gpus : own?.gpus;
+    this.meters(own ? { ...own, gpus } : store.machine);
+    const used = own?.run_cpu_percent === undefined ? "" : ` This run uses ${(own.run_cpu_percent / 100).toFixed(1)} of ${own.cpus ?? "its"} CPUs and ${bytes(own.run_memory_bytes)}.`;
     setText(this.machineNote, own ? `On ${host}.${used}` : host ? `${isHere ? `${host}, where the run was` : `The dashboard's machine. The run was on ${host}`}.` : "");
   }
 
