@@ -56,6 +56,7 @@ class Defaults:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal is for the dashboard, which ends it
         )
         try:
             out, _ = await process.communicate()

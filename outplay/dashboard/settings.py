@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outplay.errors import ConfigError
 from outplay.runs.results import results_folder
 from outplay.web.addresses import check_port, check_token, is_loopback
 
@@ -34,5 +35,7 @@ class DashboardSettings:
     def __post_init__(self) -> None:
         check_port(self.port)
         check_token(self.token)
+        if self.results.exists() and not self.results.is_dir():
+            raise ConfigError(f"the results folder {self.results} is a file; give the folder in which it lies")
         if self.token is None and not is_loopback(self.host):
             object.__setattr__(self, "token", secrets.token_urlsafe(24))

@@ -54,6 +54,7 @@ def process(results: Path, *arguments: str, **environment: str) -> Iterator[tupl
         text=True,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         assert running.stderr is not None
