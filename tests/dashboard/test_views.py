@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -66,6 +67,22 @@ def test_the_last_chart_cannot_be_removed(visit: Visit, runs: list[str]) -> None
     remove.first.click()
     wait_for(lambda: page.locator(".figure").count() == 1)
     assert remove.count() == 0
+
+
+def test_a_copied_link_names_what_is_shown(visit: Visit, runs: list[str]) -> None:
+    """The address of the newest runs would show others later."""
+    page = visit.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit.go("charts", smooth=0.5)
+    page.locator(".figure .u-over").nth(1).wait_for()
+    page.get_by_role("button", name="Copy a link to this view").click()
+    page.locator(".toast").wait_for()
+    assert "run=" not in page.url
+    named = parse_qs(urlsplit(page.evaluate("navigator.clipboard.readText()")).fragment.partition("?")[2])
+    assert set(named["run"]) == set(runs)
+    figures = page.locator(".figure").evaluate_all("figures => figures.map(each => each.dataset.metric)")
+    assert named["metric"] == figures
+    assert named["smooth"] == ["0.5"]
 
 
 # Studies.

@@ -33,7 +33,8 @@ export function chartState(params) {
 export class ChartPanel {
   constructor(root, change) {
     Object.assign(this, { root, change, figures: new Map(), runs: [], known: [], state: null });
-    this.tools = toolbar(change, () => [...this.figures.values()].map((figure) => figure.chart));
+    const shown = () => ({ run: this.runs.map((run) => run.id), metric: this.metrics() });
+    this.tools = toolbar(change, () => [...this.figures.values()].map((figure) => figure.chart), shown);
     this.legend = h("div", { class: "legend", role: "group", "aria-label": "Runs in the charts" });
     this.grid = h("div", { class: "multiples" });
     this.blank = h("div", { class: "panel-blank hidden" }, empty("charts", "No runs selected", h("p", {}, "Tick runs in the list to draw their curves here, or press ", h("kbd", {}, "x"), " on a row.")));

@@ -25,8 +25,8 @@ export function go(name, params) {
   location.hash = href(name, params);
 }
 
-/** Change parameters of this view without a new entry in the history: a list of values repeats the key. */
-export function adjust(changes) {
+/** The address of this view with other parameters: a list of values repeats the key. */
+export function changed(changes) {
   const { name, params } = current();
   for (const [key, value] of Object.entries(changes)) {
     params.delete(key);
@@ -34,7 +34,12 @@ export function adjust(changes) {
       if (each !== null && each !== undefined && each !== "") params.append(key, each);
     }
   }
-  history.replaceState(null, "", href(name, params));
+  return href(name, params);
+}
+
+/** Change parameters of this view without a new entry in the history. */
+export function adjust(changes) {
+  history.replaceState(null, "", changed(changes));
   listener(current());
 }
 
