@@ -17,6 +17,7 @@ from outplay.runs.videos import Video
 
 _RECENT = 20  # results whose stages are added up
 _RECENT_BYTES = 200_000
+_EVALUATION_BYTES = 2_000_000  # among which the newest evaluation is searched
 _MOST_LISTED = 500
 
 
@@ -30,6 +31,7 @@ def run_details(entry: Entry, metrics: list[str]) -> dict[str, Any]:
         "config": entry.body,
         "checkpoints": _checkpoints(entry),
         "videos": [_video(video) for video in videos_of(entry)],
+        "evaluation": _evaluation(entry),
         "stages": stages_of(recent_results(entry)),
         "workers": workers_of(status),
         "metrics": sorted({*metrics, *flat}),
@@ -47,6 +49,23 @@ def recent_results(entry: Entry) -> list[Record]:
         return entry.folder.last_metrics(_RECENT, _RECENT_BYTES)
     except OutplayError:
         return []
+
+
+def _evaluation(entry: Entry) -> dict[str, Any] | None:
+    """The newest evaluation: beside training, status.json has one that no iteration has reported."""
+    try:
+        result = entry.folder.last_metrics_with("evaluation", _EVALUATION_BYTES) or {}
+    except OutplayError:
+        result = {}
+    found = (entry.status or {}).get("evaluation") or result.get("evaluation")
+    if not isinstance(found, dict):
+        return None
+    names = {"return": "mean", "low": "min", "high": "max"}
+    return {
+        "iteration": found.get("iteration", result.get("training_iteration")),
+        "episodes": number_or_none(found.get("episodes")),
+        **{key: number_or_none(found.get(f"episode_return_{name}")) for key, name in names.items()},
+    }
 
 
 def videos_of(entry: Entry) -> list[Video]:

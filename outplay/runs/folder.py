@@ -207,6 +207,10 @@ class RunFolder:
         """The last results, at most `number`, from the last `most_bytes` of the file."""
         return sampling.last_results(self.path / "metrics.jsonl", number, most_bytes)
 
+    def last_metrics_with(self, group: str, most_bytes: int) -> Record | None:
+        """The last result that has this group of metrics, from the last `most_bytes` of the file."""
+        return sampling.last_result_with(self.path / "metrics.jsonl", group, most_bytes)
+
     def results_of(self, iterations: Iterable[int]) -> dict[int, Record]:
         """The results of these iterations, as far as there are, by iteration."""
         return sampling.results_of(self.path / "metrics.jsonl", iterations)

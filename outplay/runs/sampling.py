@@ -43,6 +43,22 @@ def sample_metrics(path: Path, number: int) -> Part:
 
 def last_results(path: Path, number: int, most_bytes: int) -> list[Record]:
     """The last results, at most `number`, from the last `most_bytes` of the file."""
+    lines = _last_lines(path, most_bytes)[-number:]
+    return [result for line in lines if (result := quick_result(line)) is not None]
+
+
+def last_result_with(path: Path, group: str, most_bytes: int) -> Record | None:
+    """The last result that has this group of metrics, as "evaluation", from the last `most_bytes` of the file."""
+    key = f'"{group}"'.encode()
+    for line in reversed(_last_lines(path, most_bytes)):
+        result = quick_result(line) if key in line else None
+        if result is not None and isinstance(result.get(group), dict):
+            return result
+    return None
+
+
+def _last_lines(path: Path, most_bytes: int) -> list[bytes]:
+    """The complete lines in the last `most_bytes` of a file; none if there is no file."""
     try:
         with opened(path) as file:
             check_regular(file)
@@ -53,8 +69,7 @@ def last_results(path: Path, number: int, most_bytes: int) -> list[Record]:
         return []
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
-    lines = data[: data.rfind(b"\n") + 1].split(b"\n")[0 if before == 0 else 1 : -1]
-    return [result for line in lines[-number:] if (result := quick_result(line)) is not None]
+    return data[: data.rfind(b"\n") + 1].split(b"\n")[0 if before == 0 else 1 : -1]
 
 
 def results_of(path: Path, iterations: Iterable[int]) -> dict[int, Record]:

@@ -131,6 +131,25 @@ def test_one_run_in_detail(client: httpx.Client, runs: list[Run]) -> None:
     assert found["host"] == os.uname().nodename
     assert found["videos"] == []
     assert found["curriculum"] is None
+    assert found["evaluation"] is None
+
+
+def test_the_newest_evaluation_is_found(tmp_path: Path) -> None:
+    run = trained(tmp_path, iterations=5, config={"evaluation_interval": 2, "evaluation_duration": 3})
+    evaluation = run.folder.results_of([4])[4]["evaluation"]
+    with serving(tmp_path) as client:
+        found = get(client, "/api/run", ("run", run_id(run)))["evaluation"]
+        assert found == {
+            "iteration": 4,
+            "episodes": 3,
+            "return": evaluation["episode_return_mean"],
+            "low": evaluation["episode_return_min"],
+            "high": evaluation["episode_return_max"],
+        }
+        beside = {"iteration": 5, "episode_return_mean": 7.5}  # one beside training that no iteration has reported
+        run.folder.write_status({**(run.folder.status() or {}), "evaluation": beside})
+        found = get(client, "/api/run", ("run", run_id(run)))["evaluation"]
+        assert (found["iteration"], found["return"], found["low"]) == (5, 7.5, None)
 
 
 def test_metrics_and_differences(client: httpx.Client, runs: list[Run]) -> None:

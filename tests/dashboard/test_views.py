@@ -182,3 +182,26 @@ def test_the_machine_of_a_run_without_gpus_shows_those_that_are_there(
             }
     finally:
         folder.unlock()
+
+
+def test_probabilities_are_drawn_over_time(visit: Visit, runs: list[str]) -> None:
+    page = visit.page
+    visit.go("watch", runs[0])
+    area = page.get_by_role("region", name="Probabilities over time").locator(".u-over")
+    area.wait_for()
+    page.locator("[data-command=pause]").click()
+    page.mouse.move(0, 0)
+    area.hover()
+    tip = page.get_by_role("region", name="Probabilities over time").locator(".tip-row")
+    tip.nth(1).wait_for()
+    rows = dict(text.split("\n") for text in tip.all_inner_texts())
+    assert set(rows) == {"Action 0", "Action 1"}
+    assert sum(map(float, rows.values())) == pytest.approx(1, abs=0.01)
+
+
+def test_watch_leads_to_the_videos_of_the_run(visit: Visit, runs: list[str]) -> None:
+    visit.go("watch", runs[0])
+    visit.page.get_by_role("link", name="Videos 0").click()
+    visit.page.get_by_role("region", name="Videos").get_by_text("No videos. To record one:").wait_for()
+    inside = "card => card.getBoundingClientRect().top < innerHeight - 60"
+    wait_for(lambda: visit.page.get_by_role("region", name="Videos").evaluate(inside))

@@ -85,6 +85,19 @@ def test_the_last_results(tmp_path: Path) -> None:
     assert iterations(folder.last_metrics(500, 10**6)) == list(range(1, 100))
 
 
+def test_the_last_result_with_a_group_of_metrics(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.last_metrics_with("evaluation", 10_000) is None
+    lines = [line(i) for i in range(1, 10)]
+    for iteration, text in ((2, '{"value": 1}'), (5, '{"value": 2}'), (7, '"no group"')):
+        lines[iteration - 1] = lines[iteration - 1].replace(b"{", b'{"evaluation": %b, ' % text.encode(), 1)
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines))
+    found = folder.last_metrics_with("evaluation", 10_000)
+    assert found is not None
+    assert (found["training_iteration"], found["evaluation"]) == (5, {"value": 2})
+    assert folder.last_metrics_with("evaluation", 600) is None
+
+
 def test_results_of_iterations_are_found_by_bisection(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert folder.results_of([1]) == {}

@@ -47,8 +47,9 @@ export class Chart {
 
   joined() {
     if (!this.lines.length) return [[], []];
-    const tables = this.lines.map((line) => [line.x, ...this.columns(line)]);
-    return tables.length === 1 ? tables[0] : uPlot.join(tables);
+    const [{ x }] = this.lines;
+    if (this.lines.every((line) => line.x === x)) return [x, ...this.lines.flatMap((line) => this.columns(line))];
+    return uPlot.join(this.lines.map((line) => [line.x, ...this.columns(line)]));
   }
 
   columns(line) {

@@ -24,6 +24,16 @@ export function stageBar(stages) {
   return h("div", {}, bar, h("ul", { class: "stage-list" }, lines), h("p", { class: "faint" }, "Over the last iterations."));
 }
 
+/** The newest evaluation, or how to get one. */
+export function evaluationResult(run, evaluation, isRunning) {
+  if (!evaluation) {
+    return h("div", { class: "video-none" }, h("p", { class: "faint" }, isRunning ? "Not evaluated yet. The button Evaluate does it after the current iteration." : "No recent evaluation. To evaluate the newest checkpoint:"), isRunning ? null : command(`outplay evaluate ${run}`));
+  }
+  const { episodes, iteration, low, high } = evaluation;
+  const range = episodes > 1 ? `${score(low)} to ${score(high)} · ` : "";
+  return h("div", {}, h("p", { class: "level" }, h("b", {}, score(evaluation.return)), ` mean return of ${whole(episodes)} ${episodes === 1 ? "episode" : "episodes"}`), h("p", { class: "faint" }, `${range}after iteration ${whole(iteration)}`));
+}
+
 export function workerTable(workers, status, isRunning) {
   if (!workers?.length) {
     const count = status?.workers?.number;

@@ -2,6 +2,19 @@
 
 import { h, setText } from "./dom.js";
 import { number, percent } from "./format.js";
+import { lineStyle } from "./theme.js";
+
+const MOST_SWATCHES = 16; // actions with a line of their own in the chart
+
+/** What a step tells of the action: its kind ("probability", "Q" or "action") and a number for each action or component. */
+export function actionValues({ probabilities, q, action }) {
+  if (probabilities) return { kind: "probability", values: probabilities };
+  return q ? { kind: "Q", values: q } : { kind: "action", values: numbers(action) };
+}
+
+/** The title of these numbers over time. */
+export const OVER_TIME = { probability: "Probabilities over time", Q: "Q-values over time", action: "Action over time" };
+export const isCharted = (values) => values.length <= MOST_SWATCHES;
 
 /** Probabilities, Q-values, or the components of a continuous action. */
 export class Bars {
@@ -11,8 +24,9 @@ export class Bars {
     this.rows = [];
   }
 
-  set({ probabilities, q, action, chosen }) {
-    const { kind, values } = probabilities ? { kind: "probability", values: probabilities } : q ? { kind: "Q", values: q } : { kind: "action", values: numbers(action) };
+  set(message) {
+    const { action, chosen } = message;
+    const { kind, values } = actionValues(message);
     if (!values.length) return;
     if (kind !== this.kind || values.length !== this.rows.length) this.build(kind, values.length);
     const [low, high] = kind === "probability" ? [0, 1] : kind === "Q" ? [Math.min(...values), Math.max(...values)] : [-1, 1];
@@ -26,13 +40,20 @@ export class Bars {
     });
   }
 
+  /** The name of an action, or of a component of a continuous one. */
+  nameOf(index) {
+    if (this.kind === "action") return `Component ${index}`;
+    return this.names[index] && this.names[index] !== String(index) ? this.names[index] : `Action ${index}`;
+  }
+
   build(kind, count) {
     this.kind = kind;
     this.rows = Array.from({ length: count }, (_, index) => {
       const fill = h("i");
       const text = h("b");
-      const name = kind === "action" ? `Component ${index}` : (this.names[index] && this.names[index] !== String(index) ? this.names[index] : `Action ${index}`);
-      const row = h("div", { class: "bar-row" }, h("span", { class: "ellipsis" }, name), h("div", { class: `track ${kind === "action" ? "centered" : ""}` }, fill), text);
+      const name = this.nameOf(index);
+      const swatch = count <= MOST_SWATCHES ? h("i", { class: "swatch", style: { background: `var(--${lineStyle(index).name})` } }) : null;
+      const row = h("div", { class: "bar-row" }, h("span", { class: "bar-name", title: name }, swatch, h("span", { class: "ellipsis" }, name)), h("div", { class: `track ${kind === "action" ? "centered" : ""}` }, fill), text);
       return { row, fill, text };
     });
     const note = { probability: "Probability of each action; the chosen one is marked.", Q: "Q-value of each action; the chosen one is marked.", action: "The continuous action." }[kind];

@@ -8,7 +8,7 @@ import { confirm, fail, toast } from "../notices.js";
 import { ChartPanel, chartState } from "../panel.js";
 import { progressBar, updatePill } from "../parts.js";
 import { adjust, href } from "../router.js";
-import { checkpointTable, settingsCard, stageBar, videoList, workerTable } from "../details.js";
+import { checkpointTable, evaluationResult, settingsCard, stageBar, videoList, workerTable } from "../details.js";
 import { machineMeters } from "../shell.js";
 import { on, onVisible, store } from "../store.js";
 
@@ -76,7 +76,7 @@ class RunView {
     this.tiles.get("progress").note.replaceWith(h("dd", { class: "tile-bar" }, this.bar.element));
     this.charts = h("div", { class: "panel run-charts" });
     const body = () => h("div", { class: "body" });
-    Object.assign(this, { stages: body(), workers: body(), machine: h("div", { class: "body" }), checkpoints: body(), videos: body(), level: h("div", { class: "body" }), settings: h("div") });
+    Object.assign(this, { evaluation: body(), stages: body(), workers: body(), machine: h("div", { class: "body" }), checkpoints: body(), videos: body(), level: h("div", { class: "body" }), settings: h("div") });
     const meters = h("div", { class: "meters" });
     this.machineNote = h("p", { class: "faint" });
     this.machine.append(meters, this.machineNote);
@@ -85,8 +85,8 @@ class RunView {
     this.levelCard.classList.add("hidden");
     this.root.append(h("div", { class: "page" }, crumbs, head, this.problem, tiles,
       h("div", { class: "run-grid" },
-        h("div", { class: "run-main" }, this.charts, card("Workers", this.workers), card("Checkpoints", this.checkpoints), card("Videos", this.videos)),
-        h("div", { class: "run-side" }, card("Time of each stage", this.stages), this.levelCard, card("Machine", this.machine), this.settings))));
+        h("div", { class: "run-main" }, this.charts, card("Workers", this.workers), card("Checkpoints", this.checkpoints), this.videosCard = card("Videos", this.videos)),
+        h("div", { class: "run-side" }, card("Evaluation", this.evaluation), card("Time of each stage", this.stages), this.levelCard, card("Machine", this.machine), this.settings))));
   }
 
   update(params) {
@@ -159,7 +159,8 @@ class RunView {
   }
 
   drawDetails() {
-    const { stages, workers, checkpoints, videos, curriculum, config } = this.details;
+    const { stages, workers, checkpoints, videos, curriculum, config, evaluation } = this.details;
+    morph(this.evaluation, evaluationResult(this.id, evaluation, this.isRunning()));
     morph(this.stages, stageBar(this.allStages(stages)));
     morph(this.workers, workerTable(workers, this.details.status, this.isRunning()));
     morph(this.checkpoints, checkpointTable(this.id, checkpoints));
@@ -178,6 +179,7 @@ class RunView {
     if (!this.hasSettings) {
       this.hasSettings = true;
       this.settings.replaceChildren(settingsCard(config, this.run()));
+      if (this.params.get("part") === "videos") this.videosCard.scrollIntoView();
     }
     this.drawRun();
   }

@@ -1,17 +1,15 @@
 // The agent plays: frames from the server's player, what the policy thinks, and controls.
 
 import { get, post, socketAddress } from "../api.js";
-import { Chart } from "../chart.js";
 import { button, card, empty, h, icon, setAttribute, setText } from "../dom.js";
 import { score, whole } from "../format.js";
 import { title } from "../names.js";
 import { fail, toast } from "../notices.js";
+import { OverTime } from "../overtime.js";
 import { adjust, href } from "../router.js";
 import { on, store } from "../store.js";
-import { lineStyle } from "../theme.js";
-import { Bars, Observation } from "../thoughts.js";
+import { Bars, OVER_TIME, Observation, actionValues, isCharted } from "../thoughts.js";
 
-const MOST_STEPS = 2000; // of the chart of values
 const SPEEDS = [1, 2, 5, 10, 15, 20, 30, 40, 50, 60];
 
 export function showWatch(root, params) {
@@ -31,7 +29,7 @@ function seedProblem(text) {
 
 class WatchView {
   constructor(root, run, params) {
-    Object.assign(this, { root, run, params, isPaused: false, frames: 0, values: { x: [], y: [] }, episodes: [], wait: 500, isClosed: false });
+    Object.assign(this, { root, run, params, isPaused: false, frames: 0, episodes: [], wait: 500, isClosed: false });
     this.build();
     this.connect();
     this.loadCheckpoints();
@@ -67,8 +65,10 @@ class WatchView {
     });
     this.bars = new Bars();
     this.observation = new Observation();
-    this.valueBody = h("div", { class: "body flush" });
-    this.valueChart = new Chart(this.valueBody, { height: 150, label: "Value of the state over the steps of this episode", isStatic: true });
+    this.value = new OverTime("Value of the state over the steps of this episode");
+    this.actions = new OverTime("Probabilities of the actions over the steps of this episode");
+    this.actionsCard = card(OVER_TIME.probability, this.actions.element);
+    this.videos = h("a", { class: "button", href: href("run", { run: this.run.id, part: "videos" }) }, icon("video"), "Videos", h("span", { class: "video-count faint" }));
     this.history = h("ol", { class: "episodes" }, h("li", { class: "faint" }, "No episode has ended yet."));
     const stage = h("section", { class: "card stage", "aria-label": "Game" },
       this.box,
@@ -78,9 +78,9 @@ class WatchView {
     this.barsCard = card("Action", h("div", { class: "body" }, this.bars.element));
     this.root.append(h("div", { class: "page watch" },
       h("nav", { class: "crumbs", "aria-label": "Path" }, h("a", { href: href("runs") }, "Runs"), "/", h("a", { class: "ellipsis", href: href("run", { run: this.run.id }) }, this.run.name)),
-      h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, title(this.run)), h("p", { class: "sub" }, "Evaluation episodes in a process of their own: training is not touched.")), h("label", { class: "field" }, "Checkpoint", this.checkpoint)),
-      h("div", { class: "watch-grid" }, stage, h("div", { class: "thoughts" }, this.barsCard, card("Value of the state", this.valueBody), this.observationCard, card("Episodes", h("div", { class: "body" }, this.history))))));
-    this.drawValue();
+      h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, title(this.run)), h("p", { class: "sub" }, "Evaluation episodes in a process of their own: training is not touched.")), h("div", { class: "actions" }, this.videos, h("label", { class: "field" }, "Checkpoint", this.checkpoint))),
+      h("div", { class: "watch-grid" }, stage, h("div", { class: "thoughts" }, this.barsCard, this.actionsCard, card("Value of the state", this.value.element), this.observationCard, card("Episodes", h("div", { class: "body" }, this.history))))));
+    this.drawCharts();
   }
 
   update(params) {
@@ -164,7 +164,8 @@ class WatchView {
   stepped(message) {
     if (message.episode !== this.episode || message.step < this.lastStep) {
       this.episode = message.episode;
-      this.values = { x: [], y: [] };
+      this.value.clear();
+      this.actions.clear();
     }
     this.lastStep = message.step;
     if (message.checkpoint) setText(this.badge, message.checkpoint);
@@ -173,11 +174,11 @@ class WatchView {
     this.bars.set(message);
     this.observation.set(message.observation);
     const value = message.value ?? (message.q ? Math.max(...message.q) : null);
-    if (value !== null && value !== undefined && this.values.x.at(-1) !== message.step) {
-      this.values.x.push(message.step);
-      this.values.y.push(value);
-      if (this.values.x.length > MOST_STEPS) for (const list of Object.values(this.values)) list.shift();
-    }
+    if (value !== null && value !== undefined) this.value.add(message.step, [value]);
+    const action = actionValues(message);
+    this.hasMany = !isCharted(action.values);
+    if (action.values.length && !this.hasMany) this.actions.add(message.step, action.values);
+    setText(this.actionsCard.querySelector("h2"), OVER_TIME[action.values.length ? action.kind : "probability"]);
     this.drawSoon();
     if (message.terminated || message.truncated) this.ended(message);
   }
@@ -185,12 +186,14 @@ class WatchView {
   drawSoon() {
     this.pending ??= requestAnimationFrame(() => {
       this.pending = null;
-      this.drawValue();
+      this.drawCharts();
     });
   }
 
-  drawValue() {
-    this.valueChart.set({ lines: [{ id: "value", slot: 0, label: "Value", color: () => lineStyle(0).color, x: this.values.x, y: this.values.y }], note: "This policy estimates no values, or has not acted yet." });
+  drawCharts() {
+    this.value.draw(["Value"], "This policy estimates no values, or has not acted yet.");
+    const names = this.actions.columns.map((_, index) => this.bars.nameOf(index));
+    this.actions.draw(names, this.hasMany ? "There are too many actions to draw." : "Shown as soon as the agent acts.");
   }
 
   ended(message) {
@@ -263,6 +266,7 @@ class WatchView {
   async loadCheckpoints() {
     const details = await get("run", { run: this.run.id }).catch(() => null);
     if (!details || this.isClosed) return;
+    setText(this.videos.querySelector(".video-count"), String(details.videos.length));
     this.hasCheckpoints = details.checkpoints.length > 0;
     const wanted = this.params.get("checkpoint") ?? "newest";
     const options = [...details.checkpoints].reverse().map((each) => h("option", { value: each.name }, `${each.name.replace("checkpoint_", "Iteration ").replace(/ 0+(?=\d)/, " ")} · ${score(each.return)}${each.is_best ? " · best" : ""}`));
@@ -291,6 +295,7 @@ class WatchView {
     for (const remove of this.removers) remove();
     document.removeEventListener("visibilitychange", this.onVisibility);
     this.socket.close();
-    this.valueChart.close();
+    this.value.close();
+    this.actions.close();
   }
 }
