@@ -118,6 +118,21 @@ def test_a_seed_that_is_no_integer_is_refused(visit: Visit, runs: list[str]) -> 
     assert page.locator(".transport .seed").get_attribute("aria-invalid") is None
 
 
+@pytest.mark.parametrize("size", [(360, 740), (1260, 900), (1440, 900)])
+def test_texts_of_figures_are_readable(visit: Visit, results: Path, size: tuple[int, int]) -> None:
+    visit.page.set_viewport_size({"width": size[0], "height": size[1]})
+    visit.go("study", study=next(path.parent.name for path in results.glob("*/study.json")))
+    visit.page.locator(".drawing svg .tick").first.wait_for()
+    smallest = """texts => Math.min(...texts.map((text) => {
+        const drawing = text.ownerSVGElement;
+        return parseFloat(getComputedStyle(text).fontSize) * drawing.clientWidth / drawing.viewBox.baseVal.width;
+    }))"""
+    assert visit.page.locator(".drawing svg text").evaluate_all(smallest) >= 11
+    overflow = "drawings => drawings.filter(each => each.scrollWidth > each.clientWidth).length"
+    scrolled = visit.page.locator(".drawing").evaluate_all(overflow)
+    assert (scrolled > 0) == (size[0] < 1000)
+
+
 # The machine.
 
 

@@ -10,7 +10,7 @@ import { sanitized } from "../sanitize.js";
 import { on, store } from "../store.js";
 import { trialState } from "../details.js";
 
-const LARGEST = 1.1; // scale of a figure
+const [SMALLEST, LARGEST] = [0.885, 1.1]; // scales of a figure: its texts stay readable, and a narrow screen scrolls it
 const INTERVAL = 3000; // between two looks at a study that runs: its figures are work for the server
 const MOST_TRIALS = 500;
 
@@ -157,7 +157,7 @@ class StudyView {
       const body = h("div", { class: "body drawing", tabindex: 0, role: "group", "aria-label": `${title}, drawn` }, sanitized(html));
       for (const each of body.querySelectorAll("svg")) { // a small drawing is not blown up, so that all texts have one size
         const { width } = each.viewBox.baseVal;
-        if (width) Object.assign(each.style, { maxWidth: `${width * LARGEST}px`, minWidth: `min(${width}px, var(--least))` });
+        if (width) Object.assign(each.style, { maxWidth: `${width * LARGEST}px`, minWidth: `${Math.round(width * SMALLEST)}px` });
       }
       const element = known?.element ?? card(title, body);
       if (known) element.lastChild.replaceWith(body);
