@@ -220,3 +220,70 @@ def test_watch_leads_to_the_videos_of_the_run(visit: Visit, runs: list[str]) -> 
     visit.page.get_by_role("region", name="Videos").get_by_text("No videos. To record one:").wait_for()
     inside = "card => card.getBoundingClientRect().top < innerHeight - 60"
     wait_for(lambda: visit.page.get_by_role("region", name="Videos").evaluate(inside))
+
+
+# What is shown if the address, or the results folder, has nothing better.
+
+
+def test_charts_without_runs_say_what_to_do(visit: Visit) -> None:
+    visit.go("charts", run="none", x="nonsense")
+    visit.page.get_by_text("No runs to draw").wait_for()
+    visit.page.get_by_role("link", name="Choose runs").click()
+    visit.page.wait_for_url(re.compile("#/runs"))
+
+
+def test_an_unknown_axis_is_that_of_steps(visit: Visit, runs: list[str]) -> None:
+    visit.go("charts", *runs, x="nonsense")
+    visit.page.locator(".figure .u-over").first.wait_for()
+    assert visit.page.get_by_role("button", name="Steps", exact=True).get_attribute("aria-pressed") == "true"
+
+
+def test_a_comparison_names_a_run_that_is_gone(visit: Visit, runs: list[str]) -> None:
+    page = visit.page
+    visit.go("compare", "it/PPO_gone", runs[0])
+    page.get_by_text("There is no run it/PPO_gone: it was moved or deleted").wait_for()
+    page.get_by_role("combobox", name="Second run").select_option(runs[2])
+    page.locator(".page .callout").wait_for(state="hidden")
+
+
+# Numbers and times.
+
+
+def test_neighbours_on_an_axis_have_different_labels(visit: Visit) -> None:
+    program = """async () => {
+        const { TIMES, axisLabels, clock } = await import(new URL("static/js/format.js", document.baseURI));
+        const [steps, alike] = [[0, 1, 2, 3, 4], []];
+        const check = (labels) => new Set(labels).size < labels.length && alike.push(labels);
+        for (const offset of [0, 3, 99, 12345, -4]) {
+            for (let power = -8; power < 12; power += 1) {
+                for (const increment of [1, 2, 2.5, 5].map((factor) => factor * 10 ** power)) {
+                    check(axisLabels(steps.map((step) => (offset + step) * increment), increment));
+                }
+            }
+            for (const increment of TIMES) check(steps.map((step) => clock((offset + step) * increment, increment)));
+        }
+        return {
+            alike,
+            numbers: [[0.05, 0.6, 0.65, 0.7], [250, 0, 250, 1000], [2500, 0, 2500, 5000, 10000], [1e-5, 0, 1e-5]]
+                .map(([increment, ...values]) => axisLabels(values, increment).join(" ")),
+            times: [0, 30, 60, 90, 3600, 5400, 5405, 86400, 108000].map((seconds) => clock(seconds)).join(" "),
+            exact: clock(5405.25, 0.05),
+        };
+    }"""
+    visit.go("runs")
+    assert visit.page.evaluate(program) == {
+        "alike": [],
+        "numbers": ["0.60 0.65 0.70", "0 250 1,000", "0 2.5k 5.0k 10.0k", "0 1e-5"],
+        "times": "0s 30s 1m 1m30 1h 1h30 1h30m05 1d 1d06h",
+        "exact": "1h30m05.25",
+    }
+
+
+def test_how_long_ago_something_was_stays_true(visit: Visit, runs: list[str]) -> None:
+    page = visit.page
+    page.clock.install()
+    visit.go("run", *runs[:1])
+    written = page.get_by_role("region", name="Checkpoints").locator("time").first
+    written.wait_for()
+    page.clock.fast_forward("05:00:00")
+    wait_for(lambda: written.inner_text() == "5 h ago")

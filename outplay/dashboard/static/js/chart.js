@@ -1,7 +1,7 @@
 // One chart: lines over a common x axis, drawn by uPlot, with hover values, zoom and pan.
 
 import { h, setText } from "./dom.js";
-import { clock, duration, number, tick, whole } from "./format.js";
+import { TIMES, axisLabels, clock, duration, number, tick, whole } from "./format.js";
 import { color, onTheme } from "./theme.js";
 import { logTicks, symlogTicks } from "./ticks.js";
 
@@ -89,7 +89,7 @@ export class Chart {
     return {
       width: this.holder.clientWidth,
       height: this.height,
-      padding: [10, 14, 0, 0],
+      padding: [10, 20, 0, 0],
       legend: { show: false },
       series,
       bands,
@@ -98,8 +98,8 @@ export class Chart {
         y: this.isSymlog ? { distr: 4, asinh: this.largest() / 100 } : this.isLog ? { distr: 3, range: (plot, low, high) => (low === null ? [1, 10] : [low / 1.15, high * 1.15]) } : { range: (plot, low, high) => yRange(low, high) },
       },
       axes: [
-        { ...axis, size: 28, gap: 6, space: 64, grid: { show: false }, border: { show: true, stroke: color("line-strong"), width: 1 }, values: (plot, values) => values.map((value) => (value === null ? "" : isTime ? clock(value) : tick(value))) },
-        { ...axis, ...this.ticks(), size: 52, gap: 8, space: 34, values: (plot, values) => values.map((value) => (value === null ? "" : tick(value))) },
+        { ...axis, size: 28, gap: 6, space: 64, incrs: isTime ? TIMES : undefined, grid: { show: false }, border: { show: true, stroke: color("line-strong"), width: 1 }, values: (plot, values, index, space, increment) => (isTime ? values.map((value) => (value === null ? "" : clock(value, increment))) : axisLabels(values, increment)) },
+        { ...axis, ...this.ticks(), size: (plot, texts) => axisWidth(texts), gap: 8, space: 34, values: (plot, values, index, space, increment) => (this.isLog ? values.map((value) => (value === null ? "" : tick(value))) : axisLabels(values, increment)) },
       ],
       focus: { alpha: 0.22 },
       cursor: {
@@ -259,6 +259,9 @@ function tipRow(line, value, at, isNear) {
   const range = line.isBand && line.low ? h("span", { class: "tip-range" }, `${number(line.low[at])} – ${number(line.high[at])}`) : null;
   return h("div", { class: `tip-row ${isNear ? "near" : ""}` }, h("i", { style: { background: line.color() } }), h("span", { class: "ellipsis" }, line.label), range, h("b", {}, number(value)));
 }
+
+/** Room for the labels of a y axis. It is the same for most charts, so that charts below each other are aligned. */
+const axisWidth = (texts) => Math.max(52, 14 + 6.5 * Math.max(0, ...(texts ?? []).map((text) => text.length)));
 
 function yRange(low, high) {
   if (low === null) return [0, 1];

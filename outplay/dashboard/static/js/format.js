@@ -28,7 +28,31 @@ export function score(value) {
   return size >= 10 || Number.isInteger(value) ? value.toFixed(1) : value.toFixed(2);
 }
 
-/** A number on an axis. */
+/** Labels of evenly spaced numbers on an axis, with as many decimals as tell neighbours apart. */
+export function axisLabels(values, increment) {
+  const largest = Math.max(0, ...values.map((value) => Math.abs(value ?? 0)));
+  const isTiny = largest > 0 && largest < 1e-4;
+  if (isTiny || largest >= 1e15) return values.map((value) => (value === null ? "" : value === 0 ? "0" : exponential(value, increment)));
+  const [, unit, name] = [[1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]].find(([limit]) => largest >= limit) ?? [0, 1, ""];
+  const digits = decimals(increment / unit);
+  const format = new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return values.map((value) => (value === null ? "" : Math.abs(value) < increment / 1e6 ? "0" : format.format(value / unit) + name));
+}
+
+/** The decimals that a number needs, at most 12: 2 for 0.25. */
+function decimals(value) {
+  let [digits, scaled] = [0, value];
+  while (digits < 12 && Math.abs(scaled - Math.round(scaled)) > scaled * 1e-6) [digits, scaled] = [digits + 1, scaled * 10];
+  return digits;
+}
+
+function exponential(value, increment) {
+  const power = (number) => Math.floor(Math.log10(Math.abs(number)) + 1e-9);
+  const digits = power(value) - power(increment) + decimals(increment / 10 ** power(increment));
+  return trimmed(value.toExponential(Math.min(12, Math.max(0, digits)))).replace("e+", "e");
+}
+
+/** A number on a logarithmic axis. */
 export function tick(value) {
   const size = Math.abs(value);
   if (size >= 1e9) return trimmed((value / 1e9).toPrecision(4)) + "G";
@@ -77,14 +101,28 @@ export function duration(seconds) {
   return `${sign}${days} d ${hours} h`;
 }
 
-/** Seconds on an axis: 30s, 5m, 1h30. */
-export function clock(seconds) {
-  if (seconds < 60) return `${number(seconds)}s`;
-  const minutes = Math.floor(seconds / 60);
-  const rest = Math.round(seconds % 60);
-  if (seconds < 3600) return rest ? `${minutes}m${String(rest).padStart(2, "0")}` : `${minutes}m`;
-  const left = minutes % 60;
-  return left ? `${Math.floor(minutes / 60)}h${String(left).padStart(2, "0")}` : `${Math.floor(minutes / 60)}h`;
+/** Distances between labels of an axis of seconds: from a millisecond to 50 days. */
+export const TIMES = [
+  ...[1e-3, 1e-2, 1e-1].flatMap((power) => [1, 2, 5].map((factor) => factor * power)),
+  ...[1, 2, 5, 10, 15, 30].flatMap((each) => [each, each * 60]),
+  ...[1, 2, 3, 6, 12].map((hours) => hours * 3600),
+  ...[1, 2, 5, 10, 20, 50].map((days) => days * 86400),
+].sort((a, b) => a - b);
+
+/** Seconds on an axis: 2.5s, 30s, 5m, 5m30, 1h30, 1h30m05, 1d06h. The increment says how exact they are. */
+export function clock(seconds, increment = 1) {
+  const digits = increment < 1 ? decimals(increment) : 0;
+  const sign = seconds <= -increment / 2 ? "-" : "";
+  const all = Number(Math.abs(seconds).toFixed(digits));
+  if (all < 60) return `${sign}${all.toFixed(all ? digits : 0)}s`;
+  const [days, hours, minutes] = [all / 86400, (all % 86400) / 3600, (all % 3600) / 60].map(Math.floor);
+  const rest = all - days * 86400 - hours * 3600 - minutes * 60;
+  const parts = [[days, "d"], [hours, "h"], [minutes, "m"], [rest, "s"]];
+  const first = parts.findIndex(([value]) => value > 0);
+  const last = parts.findLastIndex(([value]) => value >= 10 ** -digits / 2);
+  const shown = parts.slice(first, last + 1).map(([value, unit], index) => (index ? value.toFixed(unit === "s" ? digits : 0).padStart(unit === "s" && digits ? digits + 3 : 2, "0") : value) + unit);
+  const text = shown.join("");
+  return sign + (shown.length > 1 ? text.replace(/[ms]$/, "") : text);
 }
 
 /** How long ago a moment was. */
@@ -127,6 +165,7 @@ const KNOWN = {
 
 export function metricTitle(name) {
   if (KNOWN[name]) return KNOWN[name];
+  if (name.startsWith("evaluation/")) return `Evaluation: ${metricTitle(name.slice(11)).replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase())}`;
   const words = name.split("/").pop().replaceAll("_", " ");
   const acronym = /^(kl|lr|td|vf|q|sgd)\b/i;
   const text = words.replace(acronym, (found) => found.toUpperCase());
