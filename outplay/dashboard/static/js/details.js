@@ -2,9 +2,10 @@
 
 import { videoAddress } from "./api.js";
 import { button, command, h, icon } from "./dom.js";
-import { ago, bytes, duration, moment, number, percent, score, value, whole } from "./format.js";
+import { bytes, duration, number, percent, score, value, whole } from "./format.js";
 import { statePill, table } from "./parts.js";
 import { href } from "./router.js";
+import { since } from "./times.js";
 
 /** The share of time of each stage as one bar, and each as a line below; stages within others are indented. */
 export function stageBar(stages) {
@@ -43,8 +44,8 @@ export function workerTable(workers, status, isRunning) {
   const columns = [
     { key: "index", title: "Worker", value: (row) => row.index, cell: (row) => `#${row.index}` },
     { key: "state", title: "State", value: (row) => row.state, cell: (row) => (isRunning ? h("span", { class: `health ${healthOf(row)}` }, row.state ?? "–") : "ended") },
-    { key: "heartbeat", title: "Heartbeat", value: (row) => row.heartbeat, cell: (row) => ago(row.heartbeat) },
-    { key: "speed", title: "Steps/s", isNumber: true, value: (row) => row.steps_per_s, cell: (row) => whole(row.steps_per_s) },
+    { key: "heartbeat", title: "Heartbeat", value: (row) => row.heartbeat, cell: (row) => since(row.heartbeat) },
+    { key: "speed", title: "Steps/s", isNumber: true, hint: "Steps per second of the worker's own time: the time it waits for others is not counted", value: (row) => row.steps_per_s, cell: (row) => whole(row.steps_per_s) },
     { key: "lag", title: "Policy lag", isNumber: true, hint: "Versions of the weights that the worker is behind", value: (row) => row.policy_lag, cell: (row) => number(row.policy_lag) },
     { key: "restarts", title: "Restarts", isNumber: true, value: (row) => row.restarts, cell: (row) => whole(row.restarts) },
     { key: "error", title: "Last error", kind: "wrap", value: (row) => row.error, cell: (row) => row.error ?? "–" },
@@ -61,7 +62,7 @@ export function checkpointTable(run, checkpoints) {
     { key: "return", title: "Return", isNumber: true, value: (row) => row.return, cell: (row) => score(row.return) },
     { key: "steps", title: "Steps", isNumber: true, value: (row) => row.timesteps, cell: (row) => whole(row.timesteps) },
     { key: "size", title: "Size", isNumber: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
-    { key: "written", title: "Written", isNumber: true, value: (row) => row.written, cell: (row) => h("span", { title: moment(row.written) }, ago(row.written)) },
+    { key: "written", title: "Written", isNumber: true, value: (row) => row.written, cell: (row) => since(row.written) },
     { key: "watch", title: h("span", { class: "unseen" }, "Watch"), isNumber: true, value: () => 0, cell: (row) => h("a", { class: "button small quiet", href: href("watch", { run, checkpoint: row.name }), "aria-label": `Watch ${row.name}` }, icon("watch"), "Watch") },
   ];
   return table(columns, [...checkpoints].reverse(), { label: "Checkpoints" });
@@ -73,7 +74,7 @@ export function videoList(run, videos, isRunning) {
   }
   return h("div", { class: "videos" }, videos.map((video) =>
     h("figure", {}, h("video", { controls: true, preload: "metadata", playsinline: true, src: videoAddress(run, video.name), "aria-label": `Video ${video.name}` }),
-      h("figcaption", {}, h("span", { class: "ellipsis" }, video.name), h("span", { class: "faint" }, `${bytes(video.bytes)} · ${ago(video.written)}`)))));
+      h("figcaption", {}, h("span", { class: "ellipsis" }, video.name), h("span", { class: "faint" }, `${bytes(video.bytes)} · `, since(video.written))))));
 }
 
 /** All settings with a search; by default only those that differ from the defaults. */
@@ -88,7 +89,7 @@ export function settingsCard(config, run) {
   const draw = () => {
     const wanted = search.value.trim().toLowerCase();
     const shown = all.filter(([name]) => (wanted ? name.toLowerCase().includes(wanted) : !only.checked || isChanged(name)));
-    list.replaceChildren(...shown.map(([name, each]) => h("div", { class: isChanged(name) ? "changed" : "" }, h("dt", {}, name), h("dd", {}, value(each)))));
+    list.replaceChildren(...shown.map(([name, each]) => h("div", { class: isChanged(name) ? "changed" : "" }, h("dt", {}, breakable(name)), h("dd", {}, value(each)))));
     if (!shown.length) list.append(h("div", {}, h("dt", {}, wanted ? "No setting has this name." : "All settings have their defaults."), h("dd")));
   };
   search.addEventListener("input", draw);
@@ -97,6 +98,9 @@ export function settingsCard(config, run) {
   const copy = button("Copy as JSON", { symbol: "copy", kind: "quiet small", iconOnly: true, onclick: () => navigator.clipboard?.writeText(JSON.stringify(config, null, 2)) });
   return h("section", { class: "card", "aria-label": "Settings" }, h("header", {}, h("h2", {}, "Settings"), copy), h("div", { class: "body" }, h("div", { class: "settings-tools" }, search, h("label", { class: "switch" }, only, "Changed only")), list));
 }
+
+/** A long name may be broken after its dots and underscores. */
+const breakable = (name) => name.split(/(?<=[._])/).flatMap((part, index) => (index ? [h("wbr"), part] : [part]));
 
 /** Nested settings as [name with dots, value]. */
 function flat(config, prefix = "") {

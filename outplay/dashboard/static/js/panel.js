@@ -10,7 +10,7 @@ import { labels } from "./names.js";
 import { assignSlots, lineStyle, onTheme, slotOf } from "./theme.js";
 import { fail } from "./notices.js";
 import { on, onVisible, store } from "./store.js";
-import { toolbar } from "./toolbar.js";
+import { AXES, toolbar } from "./toolbar.js";
 
 const USUAL = ["episode_return_mean", "episode_len_mean", "learner/entropy", "learner/total_loss", "learner/loss", "env_steps_per_s"];
 const MOST_RANGES = 6; // runs with a band of minimum and maximum
@@ -20,7 +20,7 @@ export function chartState(params) {
   const numbers = ["from", "to"].map((key) => (params.has(key) ? Number(params.get(key)) : null));
   return {
     metrics: params.getAll("metric"),
-    x: params.get("x") ?? "timesteps_total",
+    x: AXES.some(([name]) => name === params.get("x")) ? params.get("x") : "timesteps_total",
     smoothing: Math.min(0.99, Math.max(0, Number(params.get("smooth") ?? 0) || 0)),
     isLog: params.get("log") === "1",
     isBands: params.get("bands") === "1",
@@ -29,15 +29,17 @@ export function chartState(params) {
   };
 }
 
-/** Build the panel in `root`. `change(changes)` writes to the address. */
+const NOTHING = () => empty("charts", "No runs selected", h("p", {}, "Tick runs in the list to draw their curves here, or press ", h("kbd", {}, "x"), " on a row."));
+
+/** Build the panel in `root`. `change(changes)` writes to the address; `blank` is shown without runs. */
 export class ChartPanel {
-  constructor(root, change) {
+  constructor(root, change, blank = NOTHING()) {
     Object.assign(this, { root, change, figures: new Map(), runs: [], known: [], state: null });
     const shown = () => ({ run: this.runs.map((run) => run.id), metric: this.metrics() });
     this.tools = toolbar(change, () => [...this.figures.values()].map((figure) => figure.chart), shown);
     this.legend = h("div", { class: "legend", role: "group", "aria-label": "Runs in the charts" });
     this.grid = h("div", { class: "multiples" });
-    this.blank = h("div", { class: "panel-blank hidden" }, empty("charts", "No runs selected", h("p", {}, "Tick runs in the list to draw their curves here, or press ", h("kbd", {}, "x"), " on a row.")));
+    this.blank = h("div", { class: "panel-blank hidden" }, blank);
     this.picker = metricPicker((metric) => this.addMetric(metric));
     this.tools.scale.after(this.picker.element);
     root.append(this.tools.element, this.legend, this.grid, this.blank);

@@ -77,7 +77,7 @@ export function table(columns, rows, { sort = "", onsort = null, label, rowProps
     const text = onsort
       ? h("button", { type: "button", class: "sorter", on: { click: () => onsort(next) } }, column.title, h("span", { "aria-hidden": "true" }, mark))
       : column.title;
-    return h("th", { scope: "col", class: column.isNumber ? "num" : null, "aria-sort": direction, title: column.hint }, text);
+    return h("th", { scope: "col", class: column.isNumber ? "num" : column.kind, "aria-sort": direction, title: column.hint }, text);
   });
   const sorted = [...rows];
   const chosen = columns.find((column) => column.key === key);

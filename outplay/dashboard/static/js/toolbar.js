@@ -4,7 +4,7 @@ import { button, h, segments, setText } from "./dom.js";
 import { toast } from "./notices.js";
 import { changed } from "./router.js";
 
-const AXES = [["timesteps_total", "Steps"], ["time_total_s", "Time"], ["episodes_total", "Episodes"], ["training_iteration", "Iterations"]];
+export const AXES = [["timesteps_total", "Steps"], ["time_total_s", "Time"], ["episodes_total", "Episodes"], ["training_iteration", "Iterations"]];
 
 /** Build the controls. `change` writes to the address; `charts()` are those to zoom; `shown()` is what a link must name. */
 export function toolbar(change, charts, shown) {

@@ -1,6 +1,6 @@
 // Charts over the whole width, for the runs that the address names.
 
-import { h } from "../dom.js";
+import { empty, h } from "../dom.js";
 import { ChartPanel, chartState } from "../panel.js";
 import { adjust, href } from "../router.js";
 import { chosenRuns, newest } from "../selection.js";
@@ -11,14 +11,17 @@ export function showCharts(root, params) {
   const count = h("span", { class: "sub" });
   const holder = h("div", { class: "panel" });
   root.append(h("div", { class: "page wide" }, h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, "Charts"), count), h("div", { class: "actions" }, edit)), holder));
-  const panel = new ChartPanel(holder, adjust);
+  const choose = h("a", { class: "button primary" }, "Choose runs");
+  const blank = empty("charts", "No runs to draw", h("p", {}, "Choose runs in the list, or ", h("a", { href: href("start") }, "start one"), "."), choose);
+  const panel = new ChartPanel(holder, adjust, blank);
   let last = params;
 
   const update = (next) => {
     last = next;
     const ids = chosenRuns(next) ?? newest();
     count.textContent = ids.length === 1 ? "1 run" : `${ids.length} runs`;
-    edit.href = href("runs", next);
+    edit.href = choose.href = href("runs", next);
+    edit.classList.toggle("hidden", !ids.length);
     panel.update(chartState(next), ids);
   };
   update(params);

@@ -1,7 +1,7 @@
 // Two runs side by side: what differs in their settings, and their curves.
 
 import { get } from "../api.js";
-import { button, card, empty, h, setText } from "../dom.js";
+import { button, card, empty, h, icon, setText } from "../dom.js";
 import { duration, score, value, whole } from "../format.js";
 import { labels, shortId, title } from "../names.js";
 import { fail } from "../notices.js";
@@ -26,7 +26,8 @@ class CompareView {
     this.diff = h("div", { class: "body" });
     this.same = h("span", { class: "faint" });
     this.charts = h("div", { class: "panel" });
-    this.page = h("div", { class: "page" }, h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, "Compare"), h("p", { class: "sub" }, "What differs between two runs."))), h("div", { class: "picks" }, picks[0], swap, picks[1]), card("Result and settings", this.diff, this.same), this.charts);
+    this.missing = h("div", { class: "callout warn hidden", role: "status" }, icon("warn"), h("div"));
+    this.page = h("div", { class: "page" }, h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, "Compare"), h("p", { class: "sub" }, "What differs between two runs."))), this.missing, h("div", { class: "picks" }, picks[0], swap, picks[1]), card("Result and settings", this.diff, this.same), this.charts);
     this.blank = h("div", { class: "hidden" }, empty("compare", "Comparing needs two runs", h("p", {}, "Start a second one, with another setting: "), h("a", { class: "button", href: href("start") }, "Start a run")));
     root.append(this.page, this.blank);
     this.panel = new ChartPanel(this.charts, adjust);
@@ -41,6 +42,9 @@ class CompareView {
     this.blank.classList.toggle("hidden", isEnough);
     if (!isEnough) return;
     const named = params.getAll("run").filter((id) => store.runs.has(id));
+    this.gone = params.getAll("run").filter((id) => !store.runs.has(id));
+    this.missing.classList.toggle("hidden", !this.gone.length);
+    setText(this.missing.lastChild, `There is no run ${this.gone.join(", ")}: it was moved or deleted, or the link is of another results folder. Choose the runs to compare below.`);
     const others = [...newest(), ...store.runs.keys()].filter((id) => !named.includes(id));
     this.ids = [...named, ...others].slice(0, 2);
     this.drawSelects();
@@ -70,7 +74,7 @@ class CompareView {
 
   refresh(ids) {
     if (this.ids?.some((id) => ids.has(id)) && this.settings) this.drawTable();
-    if (!this.ids && store.runs.size >= 2) this.update(this.params);
+    if ((!this.ids && store.runs.size >= 2) || this.gone?.some((id) => ids.has(id))) this.update(this.params);
   }
 
   async load() {

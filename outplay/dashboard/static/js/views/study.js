@@ -2,17 +2,19 @@
 
 import { get } from "../api.js";
 import { card, command, empty, h, icon, morph, setText } from "../dom.js";
-import { ago, duration, moment, number, value, whole } from "../format.js";
+import { duration, number, value, whole } from "../format.js";
 import { fail } from "../notices.js";
 import { progressBar, statePill, table, updatePill } from "../parts.js";
 import { adjust, href } from "../router.js";
 import { sanitized } from "../sanitize.js";
+import { since } from "../times.js";
 import { on, store } from "../store.js";
 import { trialState } from "../details.js";
 
 const [SMALLEST, LARGEST] = [0.885, 1.1]; // scales of a figure: its texts stay readable, and a narrow screen scrolls it
 const INTERVAL = 3000; // between two looks at a study that runs: its figures are work for the server
 const MOST_TRIALS = 500;
+const TABLE = { most: 476, head: 52, row: 38 }; // heights, for the room of the trials until they are there
 
 export function showStudies(root) {
   const holder = h("div", { class: "study-list" });
@@ -33,7 +35,7 @@ function studyCard(study) {
   bar.set(study.trials ? (study.finished + study.failed) / study.trials : 0, study.state === "finished" ? "done" : "");
   return h("a", { class: "card study-card", href: href("study", { study: study.id }) },
     h("div", { class: "study-name" }, h("b", { class: "ellipsis" }, study.name), statePill(study.state)),
-    h("div", { class: "study-facts" }, fact("Best", number(study.best), [study.metric, study.mode].filter(Boolean).join(", ")), fact("Trials", whole(study.trials), study.running ? `${study.running} running` : `${study.finished} done`), fact("Failed", whole(study.failed)), fact("Changed", ago(study.updated))),
+    h("div", { class: "study-facts" }, fact("Best", number(study.best), [study.metric, study.mode].filter(Boolean).join(", ")), fact("Trials", whole(study.trials), study.running ? `${study.running} running` : `${study.finished} done`), fact("Failed", whole(study.failed)), fact("Changed", since(study.updated))),
     bar.element,
     study.error ? h("p", { class: "wrong" }, study.error) : null);
 }
@@ -61,7 +63,8 @@ class StudyView {
       this.tiles.append(h("div", { class: "tile" }, h("dt", {}, name), text, note));
       return [name, { text, note }];
     }));
-    this.trials = h("div", { class: "body trials" }, h("p", { class: "faint" }, "Reading the trials."));
+    const height = Math.min(TABLE.most, TABLE.head + TABLE.row * store.studies.get(id).trials);
+    this.trials = h("div", { class: "body trials", style: { "min-height": `${height}px` } }, h("p", { class: "faint" }, "Reading the trials."));
     this.pictures = h("div", { class: "figures" }, card("Figures", h("div", { class: "body figure-wait faint" }, "Drawing the figures.")));
     root.append(h("div", { class: "page study" },
       h("nav", { class: "crumbs", "aria-label": "Path" }, h("a", { href: href("studies") }, "Studies")),
@@ -120,12 +123,12 @@ class StudyView {
     set("Running", whole(study.running));
     set("Finished", whole(study.finished));
     set("Failed", whole(study.failed));
-    set("Changed", ago(study.updated), "");
-    this.values.get("Changed").text.title = moment(study.updated);
+    this.values.get("Changed").text.replaceChildren(since(study.updated));
   }
 
   drawTrials() {
     const { trials, variables, study } = this.details;
+    this.trials.style.minHeight = "";
     if (!trials.length) {
       this.trials.replaceChildren(h("p", { class: "faint" }, "No trial has started yet."));
       return;
