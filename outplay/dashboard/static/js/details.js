@@ -28,7 +28,7 @@ export function stageBar(stages) {
 /** The newest evaluation, or how to get one. */
 export function evaluationResult(run, evaluation, isRunning) {
   if (!evaluation) {
-    return h("div", { class: "video-none" }, h("p", { class: "faint" }, isRunning ? "Not evaluated yet. The button Evaluate does it after the current iteration." : "No recent evaluation. To evaluate the newest checkpoint:"), isRunning ? null : command(`outplay evaluate ${run}`));
+    return h("div", { class: "video-none" }, h("p", { class: "faint" }, isRunning ? "No recent evaluation. The button Evaluate does it after the current iteration." : "No recent evaluation. To evaluate the newest checkpoint:"), isRunning ? null : command(`outplay evaluate ${run}`));
   }
   const { episodes, iteration, low, high } = evaluation;
   const range = episodes > 1 ? `${score(low)} to ${score(high)} · ` : "";
