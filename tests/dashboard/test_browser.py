@@ -178,7 +178,7 @@ def test_a_run_is_started_grows_and_is_stopped(browser: Browser, server: Dashboa
         wait_for(lambda: int(page.locator("canvas.screen").get_attribute("data-frames") or 0) > 0)
         page.go_back()
         evaluation = page.get_by_role("region", name="Evaluation")
-        evaluation.get_by_text("Not evaluated yet.").wait_for()
+        evaluation.get_by_text("No recent evaluation.").wait_for()
         page.locator("[data-action=evaluate]").click()
         evaluation.get_by_text(re.compile(r"[\d.]+ mean return of 10 episodes")).wait_for()
         page.locator("[data-action=stop]").click()
