@@ -41,7 +41,7 @@ def x_of(query: QueryParams) -> str:
 
 def points_of(query: QueryParams) -> int:
     text = query.get("points", "400")
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST_POINTS:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MOST_POINTS:
         raise ConfigError(f"points must be an integer from 1 to {MOST_POINTS:,}, not {shortened(text)!r}")
     return int(text)
 

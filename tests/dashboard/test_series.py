@@ -264,6 +264,7 @@ def test_series_of_a_real_run(client_and_run: Any) -> None:
         ({"metric": "a", "run": "x", "x": "timesteps"}, "x must be one of"),
         ({"metric": "a", "run": "x", "points": "0"}, "points must be"),
         ({"metric": "a", "run": "x", "points": "999999999999"}, "points must be"),
+        ({"metric": "a", "run": "x", "points": "000000001" + "0" * 5000}, "points must be"),
         ({"metric": "a", "run": "x", "points": "½"}, "points must be"),
         ({"metric": "a", "run": "x", "from": "nan"}, "from must be a number"),
         ({"metric": "a", "run": "x", "to": "b"}, "to must be a number"),
