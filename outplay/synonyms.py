@@ -100,7 +100,7 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "target_kl": _row("kl_target: with kl_coeff, an adaptive penalty instead of early stopping"),  # S C
     "use_kl_loss": _row("kl_coeff: 0 is no penalty"),  # R
     # exploration
-    "use_sde": _row("–: state-dependent exploration is not implemented; SAC has noise_correlation"),  # S
+    "use_sde": _row("–: it is not implemented; SAC has exploration_config.noise_correlation"),  # S
     "sde_sample_freq": _row("–: state-dependent exploration is not implemented"),  # S
     "log_std_init": _row("model.initial_log_std"),  # S
     "free_log_std": _row("–: the policy learns its standard deviation"),  # R

@@ -29,8 +29,15 @@ if TYPE_CHECKING:
 # Charts.
 
 
-@pytest.mark.parametrize("size", [(360, 740), (600, 740), (1100, 800), (1260, 800)])
-@pytest.mark.parametrize("view", ["charts", "run", "runs"])
+# Two of them here; `make test-all` runs them all.
+MENUS = [
+    pytest.param(view, size, marks=[] if (view, size[0]) in {("charts", 360), ("run", 1100)} else [pytest.mark.slow])
+    for view in ("charts", "run", "runs")
+    for size in ((360, 740), (600, 740), (1100, 800), (1260, 800))
+]
+
+
+@pytest.mark.parametrize(("view", "size"), MENUS)
 def test_the_menu_of_metrics_is_not_cut_off(visit: Visit, runs: list[str], size: tuple[int, int], view: str) -> None:
     if view == "runs" and size[0] <= 1080:
         pytest.skip("the charts have a view of their own")
