@@ -92,7 +92,7 @@ CELLS = [
     Cell("BipedalWalker-v3", "PPO", 5 * M, 213.3, RL_ZOO, "bipedalwalker"),
     Cell("BipedalWalker-v3", "SAC", 500 * K, 297.7, RL_ZOO, "bipedalwalker-sac"),
     Cell("BipedalWalker-v3", "TD3", 1 * M, 306.0, RL_ZOO, "bipedalwalker-td3"),
-    Cell("BipedalWalker-v3", "A2C", 5 * M, 299.8, RL_ZOO),
+    Cell("BipedalWalker-v3", "A2C", 5 * M, 299.8, RL_ZOO, "bipedalwalker-a2c"),
     Cell("HalfCheetah-v5", "PPO", 1 * M, 5819, RL_ZOO, "halfcheetah", episodes=50),
     Cell("HalfCheetah-v5", "SAC", 1 * M, 12139, TIANSHOU, "halfcheetah-sac", episodes=50),
     Cell("HalfCheetah-v5", "TD3", 1 * M, 10201, TIANSHOU, "halfcheetah-td3", episodes=50),
