@@ -41,6 +41,7 @@ _UPDATES = "training_intensity: updates per environment step"
 _TEMPERATURE = "initial_alpha: the initial temperature; constant with learn_alpha: false"
 _TARGET = "target_network_update_freq: counted in updates, not in steps"
 _EPSILON_STEPS = "exploration_config.epsilon_timesteps: environment steps, not a fraction of the run"
+_SDE = "–: state-dependent exploration is not implemented; SAC has exploration_config.noise_correlation"
 _VALUE_CLIP = "vf_clip_param: the maximum squared value error, as in RLlib"
 _STOP = "stop.timesteps_total"
 _ITERATIONS = "stop.training_iteration: an iteration collects train_batch_size steps and learns from them"
@@ -100,8 +101,8 @@ SETTINGS: dict[str, tuple[Synonym, ...]] = {
     "target_kl": _row("kl_target: with kl_coeff, an adaptive penalty instead of early stopping"),  # S C
     "use_kl_loss": _row("kl_coeff: 0 is no penalty"),  # R
     # exploration
-    "use_sde": _row("–: it is not implemented; SAC has exploration_config.noise_correlation"),  # S
-    "sde_sample_freq": _row("–: state-dependent exploration is not implemented"),  # S
+    "use_sde": _row(_SDE),  # S
+    "sde_sample_freq": _row(_SDE),  # S
     "log_std_init": _row("model.initial_log_std"),  # S
     "free_log_std": _row("–: the policy learns its standard deviation"),  # R
     "exploration_fraction": _row(_EPSILON_STEPS),  # S C
