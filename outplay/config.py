@@ -384,6 +384,11 @@ class AlgorithmConfig(Settings):
         return False
 
     @property
+    def suits_bfloat16(self) -> bool:
+        """Whether `model.precision: auto` is bfloat16 on a CPU that has instructions for it."""
+        return False
+
+    @property
     def fragment_length(self) -> int:
         if self.rollout_fragment_length != "auto":
             return int(self.rollout_fragment_length)

@@ -47,10 +47,11 @@ class ModelConfig(Settings):
     conv_filters: Annotated[list[tuple[Positive, Positive, Positive]] | None, BeforeValidator(_square)] = Field(
         None, description="Convolutions as [filters, kernel, stride] each; the default depends on the image size."
     )
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32",
-        description="Precision of convolutions and hidden layers; outputs and weights stay float32. bfloat16 is faster "
-        "on some CPUs and GPUs.",
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="Precision of the matrix products of convolutions and hidden layers; outputs and weights stay "
+        "float32. auto: bfloat16 for DQN, SAC, TD3 and DDPG if all hidden layers have at least 128 units, on CPUs with "
+        "instructions for it; else float32. Part of the result.",
     )
     use_bias: bool = Field(True, description="Whether layers have a bias; the value head always has one.")
     layer_norm: bool = Field(

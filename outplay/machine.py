@@ -19,6 +19,14 @@ def count_cpus() -> int:
     return os.cpu_count() or 1
 
 
+def has_bfloat16() -> bool:
+    """Whether the CPU has instructions for matrix products in bfloat16: AVX-512 BF16 or AMX."""
+    import torch
+
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # later versions of torch may not have them
+    return any(getattr(torch.cpu, name, bool)() for name in names)
+
+
 def visible_gpus() -> list[str]:
     """The available GPUs, as names for CUDA_VISIBLE_DEVICES. Imports nothing."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")

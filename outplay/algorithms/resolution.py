@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from outplay.config import AlgorithmConfig
 from outplay.envs import EnvSpec, Probe
 from outplay.errors import ConfigError
-from outplay.machine import count_cpus
+from outplay.machine import count_cpus, has_bfloat16
 from outplay.spaces import Leaf
 
 log = logging.getLogger("outplay")
@@ -39,6 +39,10 @@ def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C
         is_unscaled = not is_taken and any(map(has_no_bounds, probe.leaves))
         config = config.model_copy(update={"normalize_observations": is_unscaled})
     has_images = any(leaf.is_image for leaf in probe.leaves)
+    if config.model.precision == "auto":
+        is_low = not resuming and not has_images and not config.num_gpus and config.suits_bfloat16 and has_bfloat16()
+        model = config.model.model_copy(update={"precision": "bfloat16" if is_low else "float32"})
+        config = config.model_copy(update={"model": model})
     workers = num_workers(config, probe)
     if config.learner_threads == "auto":
         cores = max(1, count_cpus() // config.num_learners)

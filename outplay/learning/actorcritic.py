@@ -109,6 +109,12 @@ class ReplayActorCriticConfig(ReplayConfig):
             raise ValueError(f"model.vf_share_layers: {name} has no value network; leave it out")
         return self
 
+    @property
+    def suits_bfloat16(self) -> bool:
+        sizes = self.model.fcnet_hiddens
+        are_wide = self.has_wide_layers(sizes) and self.has_wide_layers(self.critic_hiddens or sizes)
+        return are_wide and self.critic_norm is None and not self.critic_dropout
+
 
 _UPDATES_PER_STREAM = 32  # whose random numbers are drawn at once: to make a stream takes longer than to draw from it
 

@@ -47,7 +47,7 @@ from outplay.streams import stream
 Array = np.ndarray
 N = TypeVar("N", bound=nn.Module)
 
-_LARGE = 128  # rows and units; below, a call of oneDNN takes longer than that of MKL
+_LARGE = 128  # rows and units; below, calls of oneDNN and conversions to bfloat16 do not pay off
 
 
 class ReplayConfig(AsyncConfig):
@@ -96,6 +96,16 @@ class ReplayConfig(AsyncConfig):
             names = [f"prioritized_replay_{name}" for name in ("alpha", "beta", "beta_timesteps")]
             refuse_unused(self, names, "prioritized_replay: false")
         return self
+
+    def has_wide_layers(self, hiddens: list[int] | None) -> bool:
+        """Whether the network is an MLP with these hidden layers whose products take longer than to round their inputs.
+
+        None: the default sizes.
+        """
+        model = self.model
+        is_recurrent = model.use_lstm or model.use_gru or model.use_attention
+        is_plain = not (is_recurrent or model.custom_model or model.sparse_inputs or model.layer_norm)
+        return is_plain and min([_LARGE] if hiddens is None else hiddens, default=0) >= _LARGE
 
 
 C = TypeVar("C", bound=ReplayConfig)
