@@ -86,6 +86,7 @@ def prepared(
     if checked.render_env:
         check_window(evaluation.spec)
     checked = resolved(checked, spec, probe, resuming)
+    model = model.model_copy(update={"precision": checked.model.precision})
     if not resuming:
         kind.Learner.check_input(checked, probe.leaves, probe.action_space, probe.has_action_masks)
     warn_about_environment(name, probe)

@@ -114,7 +114,8 @@ class Buffers:
         """A buffer on the device of `like`. The same arguments give the same memory."""
         if self._kept is None:
             return torch.empty(shape, dtype=dtype, device=like.device)
-        key = (_part, name, place, *shape)
+        # Outside of inference mode, tensors that were made in it cannot be written to.
+        key = (_part, name, place, torch.is_inference_mode_enabled(), *shape)
         if key not in self._kept:
             self._kept[key] = torch.empty(shape, dtype=dtype)
         return self._kept[key]

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from outplay import DQN, SAC, TD3, Algorithm
@@ -39,7 +40,15 @@ UNSUITABLE: list[tuple[str, dict[str, Any]]] = [
 
 
 def made(kind: type[Algorithm[Any]], env: str, **settings: Any) -> Algorithm[Any]:
-    return kind(env, {"num_workers": 0, "buffer_size": 10_000, "learner_threads": 1, "seed": 0, **settings})
+    return kind(env, {"num_workers": 0, "num_env_groups": 2, "buffer_size": 10_000, "seed": 0, **settings})
+
+
+def precision_of(trainer: Algorithm[Any]) -> str:
+    """The precision in which the networks compute."""
+    learner: Any = trainer.learner
+    networks = [learner.network, *(target.network for target in learner.targets.values())]
+    (dtype,) = {network.dtype for network in networks}
+    return str(dtype).removeprefix("torch.")
 
 
 @pytest.mark.parametrize(("name", "settings"), SUITABLE)
@@ -57,10 +66,11 @@ def test_auto_depends_on_the_cpu_and_a_given_precision_does_not(can: bool, monke
     monkeypatch.setattr(resolution, "has_bfloat16", lambda: can)
     for kind, env in ((SAC, "Pendulum-v1"), (DQN, "CartPole-v1")):
         with made(kind, env) as trainer:
-            assert trainer.config.model.precision == ("bfloat16" if can else "float32")
+            expected = "bfloat16" if can else "float32"
+            assert (trainer.config.model.precision, precision_of(trainer)) == (expected, expected)
         for given in ("float32", "bfloat16"):
             with made(kind, env, model={"precision": given}) as trainer:
-                assert trainer.config.model.precision == given
+                assert (trainer.config.model.precision, precision_of(trainer)) == (given, given)
 
 
 def test_images_are_learned_from_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,10 +107,30 @@ def test_the_cpu_is_asked() -> None:
         assert not has_bfloat16()
 
 
+@pytest.mark.parametrize(("kind", "env"), [(SAC, "Pendulum-v1"), (TD3, "Pendulum-v1"), (DQN, "CartPole-v1")])
+def test_the_promises_hold_in_bfloat16(kind: type[Algorithm[Any]], env: str, tmp_path: Path) -> None:
+    """The same bytes for any number of workers, and after a resume."""
+    settings = {"learning_starts": 200, "model": {"precision": "bfloat16", "fcnet_hiddens": [128, 128]}}
+    with made(kind, env, **settings) as trainer:
+        while trainer.timesteps < 600:
+            trainer.train()
+        checkpoint = trainer.save(tmp_path / "checkpoint")
+        while trainer.timesteps < 1_200:
+            trainer.train()
+        expected = trainer.get_policy().get_weights()
+        assert trainer.learner.updates > 100
+    with Algorithm.from_checkpoint(checkpoint) as resumed, made(kind, env, **settings, num_workers=2) as placed:
+        for trainer in (resumed, placed):
+            while trainer.timesteps < 1_200:
+                trainer.train()
+            found = trainer.get_policy().get_weights()
+            assert all(np.array_equal(found[name], value) for name, value in expected.items())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SAC, TD3])
 def test_it_learns_in_bfloat16(kind: type[Algorithm[Any]]) -> None:
-    settings = {"lr": 1e-3, "num_env_groups": 1, "model": {"precision": "bfloat16"}}
+    settings = {"lr": 1e-3, "model": {"precision": "bfloat16"}}
     with made(kind, "Pendulum-v1", **settings) as trainer:
         while trainer.timesteps < 12_000:
             trainer.train()
