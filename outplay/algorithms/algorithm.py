@@ -106,7 +106,8 @@ class Algorithm(Generic[C_co]):
         self.seconds = 0.0
         self.timers = Timers()
         self.episodes = EpisodeWindow(self.config.metrics_num_episodes, self.config.info_metrics)
-        with enough_memory("the network"):
+        # With several threads, orthogonal weights would depend on their number, so on the machine.
+        with enough_memory("the network"), torch_threads(1):
             self.policy = self.policy_spec.make().to("cuda" if self.config.num_gpus else "cpu")
             setup.check_recurrence(self.policy, type(self).__name__, self.Learner.supports_recurrence)
             self.learner = self.Learner(self.policy, self.config, self.env_spec.stacked_frames)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outplay import A2C, PG, PPO, Algorithm
+from outplay import A2C, DQN, PG, PPO, SAC, Algorithm
+from outplay.collect import torch_threads
 from tests import probes
 
 SMALL = {"num_envs": 8, "train_batch_size": 128, "seed": 7}
@@ -58,3 +59,16 @@ def test_workers_do_not_change_the_result(engine: str, case: str, num_workers: i
 
 def test_the_seed_does_change_the_result() -> None:
     assert train("Python", 0, 1)[0] != train("Python", 0, 1, seed=8)[0]
+
+
+@pytest.mark.parametrize(("kind", "env"), [(PPO, "CartPole-v1"), (DQN, "CartPole-v1"), (SAC, "Pendulum-v1")])
+def test_the_number_of_cores_does_not_change_the_result(kind: type[Algorithm[Any]], env: str) -> None:
+    """Torch begins with a thread per core, and LAPACK's results depend on their number: those of first weights, too."""
+    weights = []
+    for threads in (1, 2):
+        settings = {"num_workers": 0, "learner_threads": 1, "model": {"fcnet_hiddens": [256, 256]}}
+        with torch_threads(threads), kind(env, settings) as trainer:
+            first = trainer.policy.flat.numpy().tobytes()
+            trainer.train()
+            weights.append((first, trainer.policy.flat.numpy().tobytes()))
+    assert weights[0] == weights[1]
