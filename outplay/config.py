@@ -385,7 +385,7 @@ class AlgorithmConfig(Settings):
 
     @property
     def suits_bfloat16(self) -> bool:
-        """Whether `model.precision: auto` is bfloat16 on a CPU that has instructions for it."""
+        """Whether `model.precision: auto` is bfloat16 for Box actions on a CPU that has instructions for it."""
         return False
 
     @property

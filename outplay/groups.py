@@ -50,8 +50,8 @@ class ModelConfig(Settings):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
         description="Precision of the matrix products of convolutions and hidden layers; outputs and weights stay "
-        "float32. auto: bfloat16 for DQN, SAC, TD3 and DDPG if all hidden layers have at least 128 units, on CPUs with "
-        "instructions for it; else float32. Part of the result.",
+        "float32. auto: bfloat16 for continuous actions with SAC, TD3 and DDPG if all hidden layers have at least 128 "
+        "units, on CPUs with instructions for it; else float32. Part of the result.",
     )
     use_bias: bool = Field(True, description="Whether layers have a bias; the value head always has one.")
     layer_norm: bool = Field(

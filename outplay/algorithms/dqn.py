@@ -106,10 +106,6 @@ class DQNConfig(ReplayConfig):
             raise ValueError(f"v_min ({self.v_min:g}) must be less than v_max ({self.v_max:g})")
         return self
 
-    @property
-    def suits_bfloat16(self) -> bool:
-        return self.has_wide_layers(self.model.fcnet_hiddens) and self.distributional is None and not self.noisy
-
 
 class DQNState(ReplayLearnerState):
     stddev: Annotated[float, Field(ge=parameternoise.LEAST, le=parameternoise.MOST)] | None = None  # ParameterNoise

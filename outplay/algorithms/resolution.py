@@ -40,7 +40,9 @@ def resolved(config: C, env: EnvSpec, probe: Probe, resuming: bool = False) -> C
         config = config.model_copy(update={"normalize_observations": is_unscaled})
     has_images = any(leaf.is_image for leaf in probe.leaves)
     if config.model.precision == "auto":
-        is_low = not resuming and not has_images and not config.num_gpus and config.suits_bfloat16 and has_bfloat16()
+        # Values of discrete actions differ by little, compared to what bfloat16 rounds off: these stay in float32.
+        is_suitable = config.suits_bfloat16 and isinstance(probe.action_space, Box) and not has_images
+        is_low = is_suitable and not resuming and not config.num_gpus and has_bfloat16()
         model = config.model.model_copy(update={"precision": "bfloat16" if is_low else "float32"})
         config = config.model_copy(update={"model": model})
     workers = num_workers(config, probe)

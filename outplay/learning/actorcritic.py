@@ -111,11 +111,15 @@ class ReplayActorCriticConfig(ReplayConfig):
 
     @property
     def suits_bfloat16(self) -> bool:
-        sizes = self.model.fcnet_hiddens
-        are_wide = self.has_wide_layers(sizes) and self.has_wide_layers(self.critic_hiddens or sizes)
-        return are_wide and self.critic_norm is None and not self.critic_dropout
+        """Whether all networks are plain MLPs with wide layers: their products take longer than to round the inputs."""
+        model, default = self.model, [_WIDE]
+        is_plain = not (model.custom_model or model.sparse_inputs or model.layer_norm or self.critic_norm)
+        sizes = default if model.fcnet_hiddens is None else model.fcnet_hiddens
+        narrowest = min([*sizes, *(self.critic_hiddens or [])], default=0)
+        return is_plain and not self.critic_dropout and narrowest >= _WIDE
 
 
+_WIDE = 128  # units; below, conversions to bfloat16 do not pay off
 _UPDATES_PER_STREAM = 32  # whose random numbers are drawn at once: to make a stream takes longer than to draw from it
 
 C = TypeVar("C", bound=ReplayActorCriticConfig)

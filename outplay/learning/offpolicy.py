@@ -27,6 +27,7 @@ from outplay.learning.targets import TargetNetwork
 from outplay.learning.traces import one_dnn
 from outplay.masks import mask_sizes
 from outplay.policies import Policy
+from outplay.policies.fused import FEW_INPUTS
 from outplay.replay import (
     Replay,
     ReplaySpec,
@@ -47,7 +48,7 @@ from outplay.streams import stream
 Array = np.ndarray
 N = TypeVar("N", bound=nn.Module)
 
-_LARGE = 128  # rows and units; below, calls of oneDNN and conversions to bfloat16 do not pay off
+_LARGE = 128  # rows and units; below, a call of oneDNN takes longer than that of MKL
 
 
 class ReplayConfig(AsyncConfig):
@@ -96,16 +97,6 @@ class ReplayConfig(AsyncConfig):
             names = [f"prioritized_replay_{name}" for name in ("alpha", "beta", "beta_timesteps")]
             refuse_unused(self, names, "prioritized_replay: false")
         return self
-
-    def has_wide_layers(self, hiddens: list[int] | None) -> bool:
-        """Whether the network is an MLP with these hidden layers whose products take longer than to round their inputs.
-
-        None: the default sizes.
-        """
-        model = self.model
-        is_recurrent = model.use_lstm or model.use_gru or model.use_attention
-        is_plain = not (is_recurrent or model.custom_model or model.sparse_inputs or model.layer_norm)
-        return is_plain and min([_LARGE] if hiddens is None else hiddens, default=0) >= _LARGE
 
 
 C = TypeVar("C", bound=ReplayConfig)
@@ -285,7 +276,7 @@ class ReplayLearner(Learner[C], ABC):
     def products(self) -> AbstractContextManager[None]:
         """Where updates run: with oneDNN's matrix products, unless minibatch or network are small.
 
-        In bfloat16, large products are oneDNN's in any case, and small ones are faster with MKL.
+        In bfloat16, large products are oneDNN's in any case, and those with few inputs are faster with MKL.
         """
         return one_dnn() if self.uses_one_dnn else nullcontext()
 
@@ -293,7 +284,9 @@ class ReplayLearner(Learner[C], ABC):
     def uses_one_dnn(self) -> bool:
         widths = [part.out_features for part in self.network.modules() if isinstance(part, nn.Linear)]
         is_large = min(max(widths, default=0), self.config.sgd_minibatch_size) >= _LARGE
-        return is_large and self.config.model.precision == "float32" and self.device.type == "cpu"
+        is_low = self.config.model.precision == "bfloat16"
+        is_faster = not is_low or self.network.encoder.num_features >= FEW_INPUTS
+        return is_large and is_faster and self.device.type == "cpu"
 
     def _minibatches(self, updates: int) -> Iterator[tuple[Any, Array]]:
         """The minibatches of updates, and the places of their rows in the replay buffer."""

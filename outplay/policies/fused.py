@@ -20,7 +20,8 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh)  # those whose der
 
 _part = 0  # whose buffers are used, see `buffers_of_part`
 
-_NARROW = 16  # columns; on a CPU, products with fewer are faster with them as rows
+_NARROW = 64  # columns; on a CPU, products with fewer are faster with them as rows
+FEW_INPUTS = 16  # of the first layer; with fewer, what is left of float32 in lower precision is faster with MKL
 _WIDE = 64  # inputs and outputs of layers whose products are worth a conversion to lower precision
 
 
@@ -59,7 +60,7 @@ class Layers:
         self.weights, self.biases = self.split([tensor.detach() for tensor in tensors])
         self.buffers = Buffers(keeps=not tensors[0].is_cuda)  # a GPU has a fast allocator of its own
         # Whether products in float32 are those of MKL, see `ReplayLearner.products`. With vectors, oneDNN's are slow.
-        self.is_mkl = dtype != torch.float32
+        self.is_mkl = dtype != torch.float32 and self.widths[0][1] < FEW_INPUTS
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Weights (N, outputs, inputs) and biases (N, 1, outputs)."""

@@ -16,9 +16,8 @@ from outplay.machine import has_bfloat16
 OLD = Path(__file__).parents[1] / "data" / "checkpoints-0.2.0" / "dqn"
 
 SUITABLE: list[tuple[str, dict[str, Any]]] = [
-    ("DQN", {}),
-    ("DQN", {"model": {"fcnet_hiddens": [128]}}),
     ("SAC", {}),
+    ("SAC", {"model": {"fcnet_hiddens": [128]}}),
     ("SAC", {"model": {"fcnet_hiddens": [400, 300]}}),
     ("SAC", {"critic_hiddens": [512, 512]}),
     ("TD3", {}),
@@ -28,11 +27,9 @@ UNSUITABLE: list[tuple[str, dict[str, Any]]] = [
     ("PPO", {"model": {"fcnet_hiddens": [256, 256]}}),
     ("PQN", {}),
     ("CQL", {"input": "data"}),
-    ("DQN", {"model": {"fcnet_hiddens": [256, 64]}}),
-    ("DQN", {"model": {"fcnet_hiddens": []}}),
-    ("DQN", {"model": {"use_lstm": True}}),
-    ("DQN", {"distributional": "qr"}),
-    ("DQN", {"noisy": True}),
+    ("DQN", {}),
+    ("SAC", {"model": {"fcnet_hiddens": [256, 64]}}),
+    ("SAC", {"model": {"fcnet_hiddens": []}}),
     ("SAC", {"critic_norm": "layer"}),
     ("SAC", {"critic_hiddens": [64, 64]}),
     ("SAC", {"model": {"layer_norm": True}}),
@@ -52,7 +49,7 @@ def precision_of(trainer: Algorithm[Any]) -> str:
 
 
 @pytest.mark.parametrize(("name", "settings"), SUITABLE)
-def test_wide_plain_networks_of_off_policy_algorithms_suit(name: str, settings: dict[str, Any]) -> None:
+def test_wide_plain_networks_of_actors_and_critics_suit(name: str, settings: dict[str, Any]) -> None:
     assert find_algorithm(name).Config(env="CartPole-v1", **settings).suits_bfloat16
 
 
@@ -64,7 +61,7 @@ def test_others_do_not(name: str, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("can", [False, True])
 def test_auto_depends_on_the_cpu_and_a_given_precision_does_not(can: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolution, "has_bfloat16", lambda: can)
-    for kind, env in ((SAC, "Pendulum-v1"), (DQN, "CartPole-v1")):
+    for kind, env in ((SAC, "Pendulum-v1"), (TD3, "Pendulum-v1")):
         with made(kind, env) as trainer:
             expected = "bfloat16" if can else "float32"
             assert (trainer.config.model.precision, precision_of(trainer)) == (expected, expected)
@@ -73,10 +70,13 @@ def test_auto_depends_on_the_cpu_and_a_given_precision_does_not(can: bool, monke
                 assert (trainer.config.model.precision, precision_of(trainer)) == (given, given)
 
 
-def test_images_are_learned_from_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "env"), [(SAC, "CartPole-v1"), (SAC, "ALE/Pong-v5"), (DQN, "CartPole-v1")])
+def test_discrete_actions_are_learned_in_float32(
+    kind: type[Algorithm[Any]], env: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resolution, "has_bfloat16", lambda: True)
-    with made(DQN, "ALE/Pong-v5") as trainer:
-        assert trainer.config.model.precision == "float32"
+    with made(kind, env) as trainer:
+        assert (trainer.config.model.precision, precision_of(trainer)) == ("float32", "float32")
 
 
 def test_a_run_keeps_its_precision_on_another_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
