@@ -8,9 +8,10 @@ minibatches of 64 and one update per two steps. Learning starts after 300 steps,
 200 steps of learning: SBX compiles in them.
 
 All sides may use all cores. Stable-Baselines3 and SBX alternate one step and one update in one environment; Outplay has
-its default of 4 (DQN: 8) environments and makes the updates of an iteration in a row. The others compute in float32. So
-does Outplay with `model: {precision: float32}`, which is measured, too; its default is bfloat16 in hidden layers on CPUs
-with instructions for it. Each figure is the median over the rounds; ratios are to the faster of the two others.
+its default of 4 (DQN: 8) environments and makes the updates of an iteration in a row. The others compute in float32.
+Outplay's SAC and TD3 compute hidden layers in bfloat16 on CPUs with instructions for it, their default, and are
+measured in float32, too; DQN is in float32 by default, and is measured in bfloat16, too (`model: {precision: …}`).
+Each figure is the median over the rounds; ratios are to the faster of the two others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ STARTS, WARM_UP = 300, 200
 ENVS = {"sac": "Pendulum-v1", "td3": "Pendulum-v1", "dqn": "CartPole-v1"}
 MINIBATCH = {"sac": 256, "td3": 256, "dqn": 64}
 UPDATES_PER_STEP = {"sac": 1.0, "td3": 1.0, "dqn": 0.5}
-TITLES = {"sb3": "Stable-Baselines3", "sbx": "SBX", "outplay": "Outplay", "outplay-float32": "Outplay, float32"}
+TITLES = {
+    "sb3": "Stable-Baselines3",
+    "sbx": "SBX",
+    "outplay": "Outplay",
+    "outplay-float32": "Outplay, float32",
+    "outplay-bfloat16": "Outplay, bfloat16",
+}
 
 
 def outplay_rate(algorithm: str, steps: int, precision: str) -> float:
@@ -95,7 +102,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.side is not None:
         if args.side.startswith("outplay"):
-            precision = "float32" if args.side.endswith("float32") else "auto"
+            precision = args.side.removeprefix("outplay").removeprefix("-") or "auto"
             print(json.dumps(outplay_rate(args.only, args.steps, precision)))
         else:
             print(json.dumps(other_rate(args.side, args.only, args.steps)))
@@ -105,20 +112,24 @@ def main() -> None:
     from outplay.machine import has_bfloat16
 
     other, own = install("sbx"), Path(sys.executable)
-    pythons = {"sb3": other, "sbx": other, "outplay": own, "outplay-float32": own}
+    pythons = {"sb3": other, "sbx": other, "outplay": own}
     print(f"{'':6}{'':20}{'steps/s':>10}{'updates/s':>11}{'ratio':>8}", flush=True)
     for algorithm in [args.only] if args.only else ENVS:
-        rates: dict[str, list[float]] = {name: [] for name in pythons}
+        sides = [*pythons, f"outplay-{'bfloat16' if algorithm == 'dqn' else 'float32'}"]
+        rates: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(args.rounds):
-            for name, python in pythons.items():
-                rates[name].append(side(python, name, algorithm, args.steps))
+            for name in sides:
+                rates[name].append(side(pythons.get(name, own), name, algorithm, args.steps))
         medians = {name: statistics.median(found) for name, found in rates.items()}
         fastest = max(medians["sb3"], medians["sbx"])
-        for name, title in TITLES.items():
+        for name in sides:
             rate, updates = medians[name], medians[name] * UPDATES_PER_STEP[algorithm]
-            print(f"{algorithm.upper():6}{title:20}{rate:>10,.0f}{updates:>11,.0f}{rate / fastest:>8.2f}", flush=True)
+            print(
+                f"{algorithm.upper():6}{TITLES[name]:20}{rate:>10,.0f}{updates:>11,.0f}{rate / fastest:>8.2f}",
+                flush=True,
+            )
     default = "bfloat16" if has_bfloat16() else "float32"
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} at the end; Outplay's default here: {default}")
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} at the end; default of SAC and TD3 here: {default}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ before the first iteration (`normalize_observations`) is not counted.
 Recipes were tuned on these environments, most of them with seeds that are reported here, and the best of a few
 settings was kept. So their means are somewhat too high, most of all those of one or two seeds. These seeds were not
 used to choose settings: 2 to 4 of `halfcheetah-a2c`, 3 and 4 of `mountaincar-dqn` and of `mountaincar-continuous-sac`.
+The batch size and clip range of `lunarlander-continuous` were chosen on seeds 10 to 12. SAC and TD3 on MuJoCo and
+BipedalWalker, and SAC on LunarLanderContinuous, have the first settings that were tried.
+
+SAC and TD3 learn in bfloat16 on the CPUs below (`model.precision: auto`), and in float32 on a GPU.
 
 Sources: **RL Zoo**, `benchmark.md` of Stable-Baselines3's RL Zoo (one run per figure, evaluated without exploration,
 for Gymnasium's older versions of the environments: v2 of LunarLander, v3 of MuJoCo); **SLM-Lab**, `docs/BENCHMARKS.md`

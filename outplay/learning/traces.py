@@ -105,17 +105,23 @@ class TracedSteps(Generic[M]):
         try:
             part, own = calls[0]
             first = part(own, values)
+            if not all(other.done() for other in others):
+                self._prepare(first, lr)
         finally:
             wait(others)  # their buffers are used again by the next call
         return [first, *(other.result() for other in others)]
 
     def _in_thread(self, part: _Part, own: M, values: list[Tensor], lr: float) -> _Found:
         found = part(own, values)
+        self._prepare(found, lr)
+        return found
+
+    def _prepare(self, found: _Found, lr: float) -> None:
+        """Compute the new parameters, while others still use the old ones."""
         if len(self._shares) == 1:  # the whole gradient is known
             pairs = zip(found.updates, found.gradients, strict=True)
             prepare = self._optimizer.prepare
             found.prepared = [prepare(update.groups, gradient, lr, update.grad_clip) for update, gradient in pairs]
-        return found
 
 
 @dataclass
