@@ -17,12 +17,14 @@ import ctypes
 import functools
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, product
+from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -101,15 +103,16 @@ class TracedSteps(Generic[M]):
     def _in_threads(self, calls: list[tuple[_Part, M]], values: list[Tensor], lr: float) -> list[_Found]:
         """The results of the calls: of the first in this thread, of each other one in another."""
         threads = _threads(len(calls) - 1)
-        others = [threads.submit(self._in_thread, part, own, values, lr) for part, own in calls[1:]]
+        for thread, (part, own) in zip(threads, calls[1:], strict=True):
+            thread.begin(partial(self._in_thread, part, own, values, lr))
         try:
             part, own = calls[0]
             first = part(own, values)
-            if not all(other.done() for other in others):
+            if not all(thread.is_done for thread in threads):
                 self._prepare(first, lr)
         finally:
-            wait(others)  # their buffers are used again by the next call
-        return [first, *(other.result() for other in others)]
+            outcomes = [thread.outcome() for thread in threads]  # all: their buffers are used again by the next call
+        return [first, *(_value(outcome) for outcome in outcomes)]
 
     def _in_thread(self, part: _Part, own: M, values: list[Tensor], lr: float) -> _Found:
         found = part(own, values)
@@ -186,10 +189,51 @@ def _joined(parts: Sequence[_Found], shares: Sequence[Share]) -> _Found:
     return joined
 
 
+class _Thread(threading.Thread):
+    """Computes one thing at a time, beside this thread. An executor takes several times as long to hand it over.
+
+    >>> thread.begin(compute)
+    >>> thread.outcome()  # the result, or the exception
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(name=f"outplay-learner-{number}", daemon=True)
+        self._begun: SimpleQueue[Callable[[], _Found]] = SimpleQueue()
+        self._ended: SimpleQueue[_Found | BaseException] = SimpleQueue()
+        self.start()
+
+    def begin(self, compute: Callable[[], _Found]) -> None:
+        self._begun.put(compute)
+
+    @property
+    def is_done(self) -> bool:
+        return not self._ended.empty()
+
+    def outcome(self) -> _Found | BaseException:
+        return self._ended.get()
+
+    def run(self) -> None:
+        torch.set_num_threads(1)
+        while True:
+            compute = self._begun.get()
+            try:
+                outcome: _Found | BaseException = compute()
+            except BaseException as error:  # noqa: BLE001 - raised where the result is taken
+                outcome = error
+            self._ended.put(outcome)
+            del compute, outcome  # not kept until the next one
+
+
+def _value(outcome: _Found | BaseException) -> _Found:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
 @functools.cache
-def _threads(number: int) -> ThreadPoolExecutor:
+def _threads(number: int) -> list[_Thread]:
     """Threads beside this one. Torch computes with one thread in each."""
-    return ThreadPoolExecutor(number, "outplay-learner", torch.set_num_threads, (1,))
+    return [_Thread(i) for i in range(number)]
 
 
 os.register_at_fork(after_in_child=_threads.cache_clear)  # threads are not copied
