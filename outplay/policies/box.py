@@ -42,7 +42,8 @@ class Actor(ActorCritic):
     _fused: Layers | None = None
 
     def policy(self, observations: tuple[Tensor, ...], memory: Memory | None = None) -> Tensor:
-        if not self.is_fused or self.is_frozen or not self._is_plain:
+        is_precise = self.autocasts and self.acts_in_float32
+        if not self.is_fused or self.is_frozen or not self._is_plain or is_precise:
             return super().policy(observations, memory)
         return mlp(self.inputs(observations), self._layers())[0]
 

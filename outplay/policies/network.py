@@ -42,8 +42,8 @@ class Network(nn.Module):
 
     default_hiddens: ClassVar[list[int]] = [64, 64]
     default_activation: ClassVar[str] = "tanh"
-    # Whether small batches act in float32 although the network learns in lower precision. Not for on-policy algorithms,
-    # which compare probabilities of acting and of learning.
+    # Whether vectors are acted on in float32 although the network learns in lower precision. Not for on-policy
+    # algorithms, which compare probabilities of acting and of learning.
     may_act_in_float32: ClassVar[bool] = False
 
     encoder: Encoder | CustomEncoder | FlatEncoder
@@ -196,6 +196,14 @@ class Network(nn.Module):
         return self.autocasts and self.has_images
 
     @property
+    def acts_in_float32(self) -> bool:
+        """Whether it is acting, and does so in float32 although it learns in lower precision.
+
+        Policies act in inference mode, which learners never use.
+        """
+        return torch.is_inference_mode_enabled() and self.may_act_in_float32 and not self.has_images
+
+    @property
     def is_frozen(self) -> bool:
         return self._frozen is not None
 
@@ -233,7 +241,7 @@ class Network(nn.Module):
         features: Tensor
         if self._frozen is not None and (frozen := self._frozen[1])[hidden] is not hidden:
             features = frozen[hidden](frozen[encoder](observations, normalisers, self.dtype).to(self.dtype))
-        elif self.autocasts:
+        elif self.autocasts and not self.acts_in_float32:
             with torch.autocast(observations[0].device.type, torch.bfloat16, cache_enabled=False):
                 features = hidden(encoder(observations, normalisers, self.dtype))
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -162,11 +162,28 @@ def test_sparse_bytes_are_acted_for_in_numpy_with_the_same_numbers(width: int, u
     assert np.array_equal(again, outputs[:4])
 
 
+PRECISIONS: list[Literal["bfloat16", "float32"]] = ["bfloat16", "float32"]
+
+
 @pytest.mark.parametrize("kind", [QPolicy, SoftPolicy])
 def test_off_policy_algorithms_that_learn_in_lower_precision_act_in_float32(kind: type[Policy]) -> None:
-    policy = kind(PolicySpec(NUMBERS, spaces.Discrete(3), ModelConfig(precision="bfloat16"), 0))
-    policy.load(policy.snapshot(1))
+    space = spaces.Box(-9, 9, (8,), np.float32)
+    policy, exact = (kind(PolicySpec(space, spaces.Discrete(3), ModelConfig(precision=p), 0)) for p in PRECISIONS)
+    rows = np.random.default_rng(0).standard_normal((300, 8), np.float32)  # torch acts on so many
+    for acts in (policy, exact):  # as of a trainer
+        acts.flat.data.copy_(torch.randn(len(acts.flat), generator=torch.Generator().manual_seed(0)) / 8)
+    rng = np.random.default_rng(0)
+
+    def outputs(policy: Policy, number: int) -> Any:
+        return policy.act((rows[:number],), policy.initial_state(number), None, False, rng)[2]["dist"]
+
+    for number in (1, 300):
+        assert outputs(policy, number) == pytest.approx(outputs(exact, number), rel=1e-4, abs=1e-4)
+    for acts in (policy, exact):
+        acts.load(acts.snapshot(1))
     assert Dense.of(policy.network) is not None
+    for number in (1, 300):
+        assert outputs(policy, number) == pytest.approx(outputs(exact, number), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", OTHERS)
