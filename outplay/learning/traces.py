@@ -102,16 +102,17 @@ class TracedSteps(Generic[M]):
 
     def _in_threads(self, calls: list[tuple[_Part, M]], values: list[Tensor], lr: float) -> list[_Found]:
         """The results of the calls: of the first in this thread, of each other one in another."""
-        threads = _threads(len(calls) - 1)
-        for thread, (part, own) in zip(threads, calls[1:], strict=True):
+        others = [
             thread.begin(partial(self._in_thread, part, own, values, lr))
+            for thread, (part, own) in zip(_threads(len(calls) - 1), calls[1:], strict=True)
+        ]
         try:
             part, own = calls[0]
             first = part(own, values)
-            if not all(thread.is_done for thread in threads):
+            if any(other.empty() for other in others):
                 self._prepare(first, lr)
         finally:
-            outcomes = [thread.outcome() for thread in threads]  # all: their buffers are used again by the next call
+            outcomes = [other.get() for other in others]  # all: their buffers are used again by the next call
         return [first, *(_value(outcome) for outcome in outcomes)]
 
     def _in_thread(self, part: _Part, own: M, values: list[Tensor], lr: float) -> _Found:
@@ -189,42 +190,40 @@ def _joined(parts: Sequence[_Found], shares: Sequence[Share]) -> _Found:
     return joined
 
 
-class _Thread(threading.Thread):
-    """Computes one thing at a time, beside this thread. An executor takes several times as long to hand it over.
+Outcome = _Found | BaseException
 
-    >>> thread.begin(compute)
-    >>> thread.outcome()  # the result, or the exception
+
+class _Thread(threading.Thread):
+    """Computes one thing after the other, beside this thread. An executor takes several times as long to hand it over.
+
+    Each result has a queue of its own, so that those of several callers, or of an interrupted one, are not mixed up.
+
+    >>> thread.begin(compute).get()  # the result, or the exception
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(name=f"outplay-learner-{number}", daemon=True)
-        self._begun: SimpleQueue[Callable[[], _Found]] = SimpleQueue()
-        self._ended: SimpleQueue[_Found | BaseException] = SimpleQueue()
+        self._begun: SimpleQueue[tuple[Callable[[], _Found], SimpleQueue[Outcome]]] = SimpleQueue()
         self.start()
 
-    def begin(self, compute: Callable[[], _Found]) -> None:
-        self._begun.put(compute)
-
-    @property
-    def is_done(self) -> bool:
-        return not self._ended.empty()
-
-    def outcome(self) -> _Found | BaseException:
-        return self._ended.get()
+    def begin(self, compute: Callable[[], _Found]) -> SimpleQueue[Outcome]:
+        ended: SimpleQueue[Outcome] = SimpleQueue()
+        self._begun.put((compute, ended))
+        return ended
 
     def run(self) -> None:
         torch.set_num_threads(1)
         while True:
-            compute = self._begun.get()
+            compute, ended = self._begun.get()
             try:
-                outcome: _Found | BaseException = compute()
+                outcome: Outcome = compute()
             except BaseException as error:  # noqa: BLE001 - raised where the result is taken
                 outcome = error
-            self._ended.put(outcome)
-            del compute, outcome  # not kept until the next one
+            ended.put(outcome)
+            del compute, ended, outcome  # not kept until the next one
 
 
-def _value(outcome: _Found | BaseException) -> _Found:
+def _value(outcome: Outcome) -> _Found:
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome

@@ -246,3 +246,19 @@ def test_one_dnn_sets_back_what_it_set() -> None:
 def test_freed_memory_is_kept_once() -> None:
     traces.keep_freed_memory()
     assert traces.keep_freed_memory.cache_info().currsize == 1
+
+
+def test_results_of_threads_are_those_of_their_callers() -> None:
+    """Two trainers may learn at the same time, and an interrupted one leaves a result that nobody takes."""
+    thread = traces._Thread(0)
+    results = [traces._Found({}, [], []) for _ in range(3)]
+    queues = [thread.begin(lambda found=found: found) for found in results]  # type: ignore[misc]
+    assert queues[2].get() is results[2]
+    assert queues[0].get() is results[0]
+
+    def fails() -> traces._Found:
+        raise ValueError("here")
+
+    with pytest.raises(ValueError, match="here"):
+        traces._value(thread.begin(fails).get())
+    assert thread.begin(lambda: results[1]).get() is results[1]
