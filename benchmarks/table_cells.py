@@ -13,6 +13,8 @@ from fnmatch import fnmatchcase
 
 RL_ZOO, SLM_LAB, TIANSHOU = "RL Zoo", "SLM-Lab", "Tianshou"
 
+AFTER_40M_FRAMES = "after 10M steps"
+
 K, M = 1_000, 1_000_000
 
 
@@ -46,10 +48,10 @@ class Cell:
 
 def thousands(steps: int) -> str:
     """
-    >>> thousands(300_000), thousands(1_000_000)
-    ('300k', '1M')
+    >>> thousands(300_000), thousands(1_000_000), thousands(2_500_000)
+    ('300k', '1M', '2.5M')
     """
-    return f"{steps // M}M" if steps % M == 0 else f"{steps // K}k"
+    return f"{steps / M:g}M" if steps >= M else f"{steps // K}k"
 
 
 CELLS = [
@@ -104,12 +106,13 @@ CELLS = [
     Cell("Walker2d-v5", "PPO", 1 * M, 3479, RL_ZOO, "walker2d", episodes=50),
     Cell("Walker2d-v5", "SAC", 1 * M, 5007, TIANSHOU, "walker2d-sac", episodes=50),
     Cell("Walker2d-v5", "TD3", 1 * M, 4718, RL_ZOO, "walker2d-td3", episodes=50),
-    Cell("ALE/Pong-v5", "PPO", 10 * M, 20.99, RL_ZOO, "pong", episodes=50),
-    Cell("ALE/Pong-v5", "DQN", 10 * M, 20.6, RL_ZOO, "pong-dqn", episodes=50),
-    Cell("ALE/Pong-v5", "A2C", 10 * M, 17.3, RL_ZOO, episodes=50),
-    Cell("ALE/Breakout-v5", "PPO", 10 * M, 398.0, RL_ZOO, "breakout", episodes=50),
-    Cell("ALE/Breakout-v5", "DQN", 10 * M, 358.3, RL_ZOO, episodes=50),
-    Cell("ALE/Breakout-v5", "A2C", 10 * M, 279.8, RL_ZOO, episodes=50),
+    # 10M frames of 4 per step; RL Zoo trained for 10M steps, which is four times as long.
+    Cell("ALE/Pong-v5", "PPO", 10 * M // 4, 20.99, RL_ZOO, "pong", AFTER_40M_FRAMES, episodes=50),
+    Cell("ALE/Pong-v5", "DQN", 10 * M // 4, 20.6, RL_ZOO, "pong-dqn", AFTER_40M_FRAMES, episodes=50),
+    Cell("ALE/Pong-v5", "A2C", 10 * M // 4, 17.3, RL_ZOO, "pong-a2c", AFTER_40M_FRAMES, episodes=50),
+    Cell("ALE/Breakout-v5", "PPO", 10 * M // 4, 398.0, RL_ZOO, "breakout", AFTER_40M_FRAMES, episodes=50),
+    Cell("ALE/Breakout-v5", "DQN", 10 * M // 4, 358.3, RL_ZOO, "breakout-dqn", AFTER_40M_FRAMES, episodes=50),
+    Cell("ALE/Breakout-v5", "A2C", 10 * M // 4, 279.8, RL_ZOO, "breakout-a2c", AFTER_40M_FRAMES, episodes=50),
 ]
 
 

@@ -164,12 +164,17 @@ class DQNLearner(ReplayLearner[DQNConfig]):
     @torch.no_grad()
     def _mlp_step(self, batch: TransitionBatch, lr: Scalar) -> tuple[Tensor, dict[str, Tensor]]:
         """The same for an MLP whose outputs are values: with gradients that are written out."""
-        after = self.target.network.record(batch.next_observations).outputs
-        best = self.q_network.record(batch.next_observations).outputs if self.config.double_q else after
+        after = best = self.target.network.record(batch.next_observations).outputs
+        observations = batch.observations
+        if self.config.double_q:  # one pass for both observations
+            observations = tuple(map(torch.cat, zip(observations, batch.next_observations, strict=True)))
+        forward = self.q_network.record(observations)
+        values = forward.outputs
+        if self.config.double_q:
+            values, best = values.chunk(2)
         following = after.gather(1, masked(best, batch.next_mask).argmax(-1, keepdim=True)).squeeze(1)
         targets = qlearning.target_values(batch.rewards, batch.discounts, following)
-        forward = self.q_network.record(batch.observations)
-        loss, slopes, errors, values = qlearning.huber_slopes(forward.outputs, targets, batch.actions, batch.weights)
+        loss, slopes, errors, values = qlearning.huber_slopes(values, targets, batch.actions, batch.weights)
         norm = self.optimizer.apply(forward.weight_gradients(slopes), lr, self.config.grad_clip)
         return norm, {"loss": loss, "q_mean": values.mean(), "errors": errors}
 

@@ -79,6 +79,7 @@ class Optimizer:
 
     def __init__(self, groups: Sequence[ParameterGroup]) -> None:
         self._deferred: list[DeferredUpdate] | None = None
+        self._copies: dict[str, Tensor] = {}
         self.groups = {group.name: group for group in groups}
         sizes = [group.size for group in groups]
         device = groups[0].flat.device
@@ -145,7 +146,8 @@ class Optimizer:
     ) -> tuple[Tensor, Callable[[], None]]:
         """`finish` in a thread, while others still use the parameters: they change when the function is called."""
         norm, slots = _clipped(gradient, lr, grad_clip), [self._slots[name] for name in names]
-        copies = [replace(slot, flat=slot.flat.clone()) for slot in slots]
+        memory = map(self._copy, names)
+        copies = [replace(slot, flat=own.copy_(slot.flat)) for slot, own in zip(slots, memory, strict=True)]
         self._update(copies, names, gradient, lr)
 
         def change() -> None:
@@ -153,6 +155,12 @@ class Optimizer:
                 slot.flat.copy_(copied.flat)
 
         return norm, change
+
+    def _copy(self, name: str) -> Tensor:
+        """Memory for a copy of a group's parameters. It is kept: new memory would be slower."""
+        if name not in self._copies:
+            self._copies[name] = torch.empty_like(self._slots[name].flat)
+        return self._copies[name]
 
     def _update(self, slots: Sequence[_Slot], names: Sequence[str], gradient: Tensor, lr: float | Tensor) -> None:
         end = 0
@@ -252,10 +260,14 @@ def _fused_adam(settings: OptimizerConfig, slot: _Slot, gradient: Tensor, lr: fl
 def _clipped(gradient: Tensor, lr: float | Tensor, grad_clip: float | None) -> Tensor:
     """Clip the gradient, in place. Returns its norm before."""
     norm: Tensor = torch.linalg.vector_norm(gradient)
-    if not gradient.is_cuda:  # a captured step cannot read values: there, the caller checks the norm later
-        check_norm(float(norm), float(lr))
-    if grad_clip is not None:
-        gradient *= (grad_clip / norm).clamp(max=1.0)
+    if gradient.is_cuda:  # a captured step cannot read values: there, the caller checks the norm later
+        if grad_clip is not None:
+            gradient *= (grad_clip / norm).clamp(max=1.0)
+        return norm
+    value = float(norm)
+    check_norm(value, float(lr))
+    if grad_clip is not None and value > grad_clip:
+        gradient *= grad_clip / norm
     return norm
 
 

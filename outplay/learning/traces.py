@@ -102,22 +102,19 @@ class TracedSteps(Generic[M]):
 
     def _in_threads(self, calls: list[tuple[_Part, M]], values: list[Tensor], lr: float) -> list[_Found]:
         """The results of the calls: of the first in this thread, of each other one in another."""
-        others = [
-            thread.begin(partial(self._in_thread, part, own, values, lr))
-            for thread, (part, own) in zip(_threads(len(calls) - 1), calls[1:], strict=True)
-        ]
+        left = iter(range(len(calls) - 1, -1, -1))  # how many threads compute, after each one that ends
+        computed = [partial(self._and_prepare, part, own, values, lr, left) for part, own in calls]
+        others = [thread.begin(compute) for thread, compute in zip(_threads(len(calls) - 1), computed[1:], strict=True)]
         try:
-            part, own = calls[0]
-            first = part(own, values)
-            if any(other.empty() for other in others):
-                self._prepare(first, lr)
+            first = computed[0]()
         finally:
             outcomes = [other.get() for other in others]  # all: their buffers are used again by the next call
         return [first, *(_value(outcome) for outcome in outcomes)]
 
-    def _in_thread(self, part: _Part, own: M, values: list[Tensor], lr: float) -> _Found:
+    def _and_prepare(self, part: _Part, own: M, values: list[Tensor], lr: float, left: Iterator[int]) -> _Found:
         found = part(own, values)
-        self._prepare(found, lr)
+        if next(left):  # the last one need not: nobody else uses the old parameters any more
+            self._prepare(found, lr)
         return found
 
     def _prepare(self, found: _Found, lr: float) -> None:

@@ -25,12 +25,23 @@ FEW_INPUTS = 16  # of the first layer; with fewer, what is left of float32 in lo
 _WIDE = 64  # inputs and outputs of layers whose products are worth a conversion to lower precision
 
 
+class Parameters:
+    """Weights (N, outputs, inputs) and biases (N, 1, outputs) of layers, and other views of them."""
+
+    def __init__(self, weights: list[Tensor], biases: list[Tensor]) -> None:
+        self.weights, self.biases = weights, biases
+        self.transposed = [weight.mT for weight in weights]
+        # Of the first network, as matrices and vectors.
+        self.matrices = [(weight[0], weight[0].mT, bias[0, 0]) for weight, bias in zip(weights, biases, strict=True)]
+
+
 class Layers:
     """The layers of N MLPs with the same input: weight (N, outputs, inputs) and bias (N, outputs) of each.
 
     With `is_one`, they are those of one MLP: (outputs, inputs) and (outputs,). `dtype` is the precision in which the
     matrix products of wide layers are computed; all else is float32. With `uses_linear`, wide layers of one MLP in
-    float32 call oneDNN (`_linear`), which is faster than MKL on some CPUs.
+    float32 call oneDNN (`_linear`), which is faster than MKL on some CPUs. With `activates_last`, there is an
+    activation after the last layer, too: heads follow.
 
     >>> layers = Layers([weight, bias, head_weight, head_bias], nn.ReLU, torch.float32)
     >>> layers.run(x).outputs.shape  # (N, B, outputs)
@@ -44,9 +55,11 @@ class Layers:
         dtype: torch.dtype,
         is_one: bool = False,
         uses_linear: bool = False,
+        activates_last: bool = False,
     ) -> None:
         self.tensors, self.dtype = list(tensors), dtype
         self._activation, self._is_one, self._uses_linear = activation, is_one, uses_linear
+        self.activates_last = activates_last
         self.is_relu = activation is nn.ReLU
         self.shapes = [tensor[None].shape if is_one else tensor.shape for tensor in tensors]
         self.sizes = [shape.numel() for shape in self.shapes]
@@ -58,6 +71,7 @@ class Layers:
         uses_linear = uses_linear and is_one and dtype == torch.float32 and _has_linear(tensors[0])
         self.is_linear = [uses_linear and wide for wide in is_wide]
         self.weights, self.biases = self.split([tensor.detach() for tensor in tensors])
+        self._first: dict[int | None, Parameters] = {}
         self.buffers = Buffers(keeps=not tensors[0].is_cuda)  # a GPU has a fast allocator of its own
         # Whether products in float32 are those of MKL, see `ReplayLearner.products`. With vectors, oneDNN's are slow.
         self.is_mkl = dtype != torch.float32 and self.widths[0][1] < FEW_INPUTS
@@ -67,21 +81,13 @@ class Layers:
         parts = [tensor.view(shape) for tensor, shape in zip(tensors, self.shapes, strict=True)]
         return parts[::2], [bias[:, None] for bias in parts[1::2]]
 
-    def views(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Weights and biases, as `split`, in one vector: by one operation each, for traces."""
-        ends = list(accumulate(self.sizes, initial=0))
-        shapes = [shape if len(shape) == 3 else (shape[0], 1, shape[1]) for shape in self.shapes]
-        parts = [
-            flat.as_strided(shape, (shape[1] * shape[2], shape[2], 1), end)
-            for shape, end in zip(shapes, ends[:-1], strict=True)
-        ]
-        return parts[::2], parts[1::2]
-
-    def first(self, number: int | None) -> tuple[list[Tensor], list[Tensor]]:
-        """Weights and biases of the first networks only; None: of all."""
-        if number is None:
-            return self.weights, self.biases
-        return [weight[:number] for weight in self.weights], [bias[:number] for bias in self.biases]
+    def first(self, number: int | None) -> Parameters:
+        """Those of the first networks only; None: of all. Made once, so that their views are constants of traces."""
+        if number not in self._first:
+            self._first[number] = Parameters(
+                [weight[:number] for weight in self.weights], [bias[:number] for bias in self.biases]
+            )
+        return self._first[number]
 
     def run(self, x: Tensor, number: int | None = None, columns: int | None = None, reuses: bool = True) -> MLPPass:
         """The outputs (N, B, outputs) for the input x (B, inputs), or only those of the first `number` networks.
@@ -98,7 +104,7 @@ class Layers:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Layers:
         tensors = copy.deepcopy(self.tensors, memo)
-        found = Layers(tensors, self._activation, self.dtype, self._is_one, self._uses_linear)
+        found = Layers(tensors, self._activation, self.dtype, self._is_one, self._uses_linear, self.activates_last)
         found.buffers = self.buffers
         return found
 
@@ -142,23 +148,26 @@ class MLPPass:
 
     def __init__(self, layers: Layers, x: Tensor, number: int | None, columns: int | None, buffers: Buffers) -> None:
         self._layers, self._buffers, self._columns = layers, buffers, columns
-        self._weights, biases = layers.first(number)
+        self._parameters = parameters = layers.first(number)
         self._rows = number or layers.number, int(x.shape[0])
         self._inputs: list[Tensor] = []  # of each layer
         self._low: list[tuple[Tensor, Tensor] | None] = []  # input and weight in lower precision, where it is used
-        hidden, last = x.expand(self._rows[0], -1, -1), len(self._weights) - 1
-        for i, (weight, bias, (outputs, inputs)) in enumerate(zip(self._weights, biases, layers.widths, strict=True)):
+        hidden, activated = x.expand(self._rows[0], -1, -1), len(layers.widths) - (not layers.activates_last)
+        for i, (outputs, inputs) in enumerate(layers.widths):
+            weight, transposed, bias = parameters.weights[i], parameters.transposed[i], parameters.biases[i]
             self._inputs.append(hidden)
             self._low.append(None)
-            out = buffers.get(x, (*self._rows, outputs), "hidden", i)
             if layers.is_linear[i]:
-                is_relu = layers.is_relu and i < last
-                hidden = _linear(hidden[0], weight[0], bias[0, 0], "relu" if is_relu else "none")[None]
-                if i < last and not is_relu:
+                matrix, _, vector = parameters.matrices[i]
+                is_relu = layers.is_relu and i < activated
+                hidden = _linear(hidden[0], matrix, vector, "relu" if is_relu else "none")[None]
+                if i < activated and not is_relu:
                     hidden = hidden.tanh_()
                 continue
+            out = buffers.get(x, (*self._rows, outputs), "hidden", i)
             if layers.is_low[i]:
-                self._low[i] = low = self._lower(hidden, inputs, "low", i), self._lower_weight(weight, i)
+                low = self._lower(hidden, (*self._rows, inputs), "low", i), self._lower_weight(weight, i)
+                self._low[i] = low
                 product = buffers.get(x, (*self._rows, outputs), "product", 0, layers.dtype)
                 hidden = out.copy_(torch.bmm(low[0], low[1].mT, out=product)).add_(bias)
             elif (
@@ -167,61 +176,82 @@ class MLPPass:
                 scaled = torch.mul(hidden, weight, out=buffers.get(x, (*self._rows, inputs), "scaled"))
                 hidden = torch.sum(scaled, -1, keepdim=True, out=out).add_(bias)
             else:
-                hidden = torch.baddbmm(bias, hidden, weight.mT, out=out)
-            if i < last:
+                hidden = torch.baddbmm(bias, hidden, transposed, out=out)
+            if i < activated:
                 hidden = hidden.relu_() if layers.is_relu else hidden.tanh_()
         self.outputs = hidden
 
     def weight_gradients(self, slopes: Tensor) -> Sequence[Tensor]:
-        """One vector: the gradients of all tensors of the layers, one after the other."""
-        return [self.backward(slopes, of_weights=True)[0]]
+        """The gradients of all tensors of the layers, one after the other, mostly as one vector.
+
+        Slopes of the first rows only are enough, if those of the others are 0.
+        """
+        return self.backward(slopes, of_weights=True)[0]
 
     def input_gradient(self, slopes: Tensor) -> Tensor:
         return self.backward(slopes, of_input=True)[1]
 
-    def backward(self, slopes: Tensor, of_weights: bool = False, of_input: bool = False) -> tuple[Tensor, Tensor]:
-        """(gradient of the layers' tensors as one vector, gradient of the last columns of x); empty if not wanted."""
+    def backward(
+        self, slopes: Tensor, of_weights: bool = False, of_input: bool = False
+    ) -> tuple[Sequence[Tensor], Tensor]:
+        """(gradients of the layers' tensors, gradient of the last columns of x); empty if not wanted."""
         # A trace leaves out what it takes for useless. So results of operations are used, not only what they write to,
         # and the vector is made here, not before.
-        layers, gradient = self._layers, slopes
-        flat, of_x = torch.empty(layers.size if of_weights else 0, device=slopes.device), slopes
-        weights, biases = layers.views(flat) if of_weights else ([], [])
+        layers, rows = self._layers, (self._rows[0], int(slopes.shape[1]))
+        gradient, of_x = slopes, slopes
+        if layers.activates_last:
+            out = self._buffers.get(slopes, (*rows, layers.widths[-1][0]), "gradient", len(layers.widths) % 2)
+            gradient = self._through_activation(slopes, self._first_rows(self.outputs, rows[1]), out)
+        gradients = _Gradients(layers, slopes) if of_weights else None
         for i in reversed(range(len(self._inputs))):
-            x, low, weight, (outputs, inputs) = self._inputs[i], self._low[i], self._weights[i], layers.widths[i]
-            short = None if low is None else self._lower(gradient, outputs, "short")
-            if of_weights:
-                torch.sum(gradient, -2, keepdim=True, out=biases[i])
+            x, low, (outputs, inputs) = self._first_rows(self._inputs[i], rows[1]), self._low[i], layers.widths[i]
+            short = None if low is None else self._lower(gradient, (*rows, outputs), "short")
+            if gradients is not None:
                 if layers.is_linear[i]:
-                    weights[i].copy_(_linear(gradient[0].mT, x[0].mT)[None])
-                elif low is None or short is None:
-                    self._write_of_weight(gradient, x, layers.widths[i], weights[i])
+                    gradients.add(i, _linear(gradient[0].mT, x[0].mT), gradient[0].sum(0))
                 else:
-                    of_weight = self._buffers.get(x, tuple(layers.shapes[2 * i]), "of weight", 0, layers.dtype)
-                    weights[i].copy_(torch.bmm(short.mT, low[0], out=of_weight))
+                    weight, bias = gradients.views(i)
+                    bias = torch.sum(gradient, -2, keepdim=True, out=bias)
+                    if low is None or short is None:
+                        weight = self._of_weight(gradient, x, layers.widths[i], weight)
+                    else:
+                        of_weight = self._buffers.get(x, tuple(layers.shapes[2 * i]), "of weight", 0, layers.dtype)
+                        weight = weight.copy_(torch.bmm(short.mT, self._first_rows(low[0], rows[1]), out=of_weight))
+                    gradients.add(i, weight, bias)
             if i == 0:
                 break
-            out = self._buffers.get(x, (*self._rows, inputs), "gradient", i % 2)
+            out = self._buffers.get(x, (*rows, inputs), "gradient", i % 2)
             if layers.is_linear[i]:
-                gradient = _linear(gradient[0], weight[0].mT)[None]
+                gradient = _linear(gradient[0], self._parameters.matrices[i][1])[None]
+                out = gradient
             elif low is None or short is None:
-                gradient = self._through(gradient, weight, (outputs, inputs), out)
+                gradient = self._through(gradient, self._parameters.weights[i], (outputs, inputs), out)
             else:
-                product = self._buffers.get(x, (*self._rows, inputs), "product", 0, layers.dtype)
+                product = self._buffers.get(x, (*rows, inputs), "product", 0, layers.dtype)
                 gradient = out.copy_(torch.bmm(short, low[1], out=product))
-            if layers.is_relu:
-                gradient = torch.ops.aten.threshold_backward.grad_input(gradient, x, 0, grad_input=gradient)
-            else:
-                gradient = torch.ops.aten.tanh_backward.grad_input(gradient, x, grad_input=gradient)
+            gradient = self._through_activation(gradient, x, out)
         if of_input:
             outputs, inputs = layers.widths[0]
             columns = inputs if self._columns is None else self._columns
-            weight = self._weights[0] if columns == inputs else self._weights[0][..., -columns:]
-            out = self._buffers.get(slopes, (*self._rows, columns), "gradient", 0)
+            weight = self._parameters.weights[0]
+            weight = weight if columns == inputs else weight[..., -columns:]
+            out = self._buffers.get(slopes, (*rows, columns), "gradient", 0)
             of_x = self._through(gradient, weight, (outputs, columns), out).sum(0)
-        return flat, of_x
+        return [] if gradients is None else gradients.found(), of_x
 
-    def _lower(self, x: Tensor, width: int, name: str, place: int = 0) -> Tensor:
-        return self._buffers.get(x, (*self._rows, width), name, place, self._layers.dtype).copy_(x)
+    def _first_rows(self, x: Tensor, rows: int) -> Tensor:
+        return x if rows == self._rows[1] else x[:, :rows]
+
+    def _through_activation(self, gradient: Tensor, activated: Tensor, out: Tensor) -> Tensor:
+        """The gradient before an activation, from that after it and from its outputs."""
+        if self._layers.is_relu:
+            before: Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, activated, 0, grad_input=out)
+        else:
+            before = torch.ops.aten.tanh_backward.grad_input(gradient, activated, grad_input=out)
+        return before
+
+    def _lower(self, x: Tensor, shape: tuple[int, ...], name: str, place: int = 0) -> Tensor:
+        return self._buffers.get(x, shape, name, place, self._layers.dtype).copy_(x)
 
     def _lower_weight(self, weight: Tensor, layer: int) -> Tensor:
         shape = self._rows[0], *self._layers.widths[layer]
@@ -230,24 +260,50 @@ class MLPPass:
     def _through(self, gradient: Tensor, weight: Tensor, widths: tuple[int, int], out: Tensor) -> Tensor:
         """The gradient of a layer's input, from that of its output."""
         outputs, inputs = widths
+        rows = int(gradient.shape[1])
         if outputs == 1:
             return torch.mul(gradient, weight, out=out)
         if inputs == 1 and not self._layers.is_mkl:
-            scaled = self._buffers.get(gradient, (*self._rows, outputs), "scaled")
+            scaled = self._buffers.get(gradient, (self._rows[0], rows, outputs), "scaled")
             return torch.sum(torch.mul(gradient, weight.mT, out=scaled), -1, keepdim=True, out=out)
         return torch.bmm(gradient, weight, out=out)
 
-    def _write_of_weight(self, gradient: Tensor, x: Tensor, widths: tuple[int, int], out: Tensor) -> None:
+    def _of_weight(self, gradient: Tensor, x: Tensor, widths: tuple[int, int], out: Tensor) -> Tensor:
         """gradientᵀ x, (N, outputs, inputs)."""
         outputs, inputs = widths
         if outputs == 1 and not self._layers.is_mkl:
-            scaled = self._buffers.get(x, (*self._rows, inputs), "scaled")
-            torch.sum(torch.mul(gradient, x, out=scaled), -2, keepdim=True, out=out)
-        elif inputs < _NARROW < outputs:
+            scaled = self._buffers.get(x, (self._rows[0], int(gradient.shape[1]), inputs), "scaled")
+            return torch.sum(torch.mul(gradient, x, out=scaled), -2, keepdim=True, out=out)
+        if inputs < _NARROW < outputs:
             rows = self._buffers.get(x, (self._rows[0], inputs, outputs), "narrow")
-            out.copy_(torch.bmm(x.mT, gradient, out=rows).mT)
-        else:
-            torch.bmm(gradient.mT, x, out=out)
+            return out.copy_(torch.bmm(x.mT, gradient, out=rows).mT)
+        return torch.bmm(gradient.mT, x, out=out)
+
+
+class _Gradients:
+    """The gradients of the layers' tensors: one vector, or, where `_linear` makes new tensors, one of each."""
+
+    def __init__(self, layers: Layers, like: Tensor) -> None:
+        self._shapes, self._starts = layers.shapes, list(accumulate(layers.sizes, initial=0))
+        self._flat = None if any(layers.is_linear) else torch.empty(layers.size, device=like.device)
+        self._parts: list[Tensor] = [like] * len(self._shapes)
+
+    def views(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Memory for the gradients of a layer's weight (N, outputs, inputs) and bias (N, 1, outputs)."""
+        number, outputs, inputs = self._shapes[2 * layer]
+        return self._memory(2 * layer, (number, outputs, inputs)), self._memory(2 * layer + 1, (number, 1, outputs))
+
+    def _memory(self, part: int, shape: tuple[int, int, int]) -> Tensor:
+        if self._flat is None:
+            return torch.empty(shape)
+        # By one operation, for traces.
+        return self._flat.as_strided(shape, (shape[1] * shape[2], shape[2], 1), self._starts[part])
+
+    def add(self, layer: int, weight: Tensor, bias: Tensor) -> None:
+        self._parts[2 * layer : 2 * layer + 2] = weight, bias
+
+    def found(self) -> list[Tensor]:
+        return self._parts if self._flat is None else [self._flat]
 
 
 # The operation of torch's compiler for CPUs. In TorchScript, since a trace cannot record its list of scalars.
@@ -302,9 +358,9 @@ class _MLP(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         layers: Layers = ctx.layers
-        flat, of_x = ctx.run.backward(gradients[0], ctx.trains, ctx.needs_input_grad[0])
+        vector, of_x = ctx.run.backward(gradients[0], ctx.trains, ctx.needs_input_grad[0])
         found: list[Tensor] = []
         if ctx.trains:  # consecutive in memory: the optimizer needs the gradient as one vector
-            parts = zip(torch.split(flat, layers.sizes), layers.tensors, strict=True)
+            parts = zip(torch.split(vector[0], layers.sizes), layers.tensors, strict=True)
             found = [part.view(tensor.shape) for part, tensor in parts]
         return of_x if ctx.needs_input_grad[0] else None, None, None, *found

@@ -171,9 +171,9 @@ class QNetwork(Network):
         if self._fused is None or not self._fused.is_valid:
             linear = [layer for layer in self.hidden if isinstance(layer, nn.Linear)]
             tensors = [tensor for layer in linear for tensor in (layer.weight, layer.bias)]
-            self._fused = Layers(tensors, self._activation, self.dtype, is_one=True, uses_linear=True)
+            self._fused = Layers(tensors, self._activation, self.dtype, True, uses_linear=True, activates_last=True)
             heads = [head for head in self._heads() if isinstance(head, nn.Linear)]
-            self._fused_heads = [(head.weight.detach(), head.bias.detach()) for head in heads]
+            self._fused_heads = [(head.weight.detach().mT, head.bias.detach()) for head in heads]
         return QPass(self.inputs(observations), self._fused, self._fused_heads)
 
     def expected(self, outputs: Tensor) -> Tensor:
