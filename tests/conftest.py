@@ -29,8 +29,13 @@ SLOW_ON_RAY = (
     "test_curriculum.py",
     "test_evaluation_placement.py",
     "test_trials_never_wait_for_each_other",
+    "test_seeds",
+    "test_a_lost_process",
     "test_what_does_not_fit_a_trial_uses_the_machine",
 )
+# Tests with workers of the conformance suite, and the algorithms whose workers do nothing of their own.
+WITH_WORKERS = ("test_a_worker_that_dies_does_not_change_the_result", "test_workers_do_not_change_the_result")
+SLOW_WITH_WORKERS = ("TestA2C", "TestPG", "TestPQN", "TestTD3")
 # The tests of a file stay together, because they share an engine; these start programs of their own, or share nothing.
 SPREAD = ("tests/test_documents.py", "tests/cli/", "tests/algorithms/test_conformance.py", "tests/envs/test_vectors.py")
 
@@ -66,6 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that use the shared Ray come first, one after the other."""
     for item in items:
         if uses_shared_ray(item) and {item.path.name, item.originalname} & {*SLOW_ON_RAY}:  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.slow)
+        if getattr(item, "originalname", "") in WITH_WORKERS and getattr(item.cls, "__name__", "") in SLOW_WITH_WORKERS:  # type: ignore[attr-defined]
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not uses_shared_ray(item))
 

@@ -62,6 +62,8 @@ LONG = (
         "iql.md",
         "offline.md",
         "pong.md",
+        "sac.md",
+        "impala.md",
         "checkpoints.md",
         "testing.md",
         "callbacks.md",

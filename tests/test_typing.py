@@ -43,6 +43,7 @@ def errors_of_examples(folder: Path, cache: Path, config: str) -> list[str]:
     return errors(folder, [*names, "typed_api.py"], cache, config)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_examples_and_the_public_api_have_types(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     cache = pytestconfig.cache.mkdir("mypy") if pytestconfig.cache else tmp_path / "cache"
@@ -56,6 +57,8 @@ def test_examples_have_types_with_those_of_torch(tmp_path: Path, pytestconfig: p
     assert errors_of_examples(tmp_path, cache, "") == []
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_wrong_example_is_noticed(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     (tmp_path / "wrong.py").write_text("import outplay\nref: outplay.Ref[int] = outplay.put('x')\noutplay.gett(ref)\n")
     cache = pytestconfig.cache.mkdir("mypy") if pytestconfig.cache else tmp_path / "cache"

@@ -218,6 +218,7 @@ def test_events_without_a_mark_begin_with_everything(client: httpx.Client, runs:
             assert {run["id"] for run in stream.next()["runs"]} >= set(map(run_id, runs))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_is_not_running(results: Path, runs: list[Run], client: httpx.Client) -> None:
     folder = results / "killed" / "PPO_x"
     shutil.copytree(runs[0].folder.path, folder)

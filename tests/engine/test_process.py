@@ -184,7 +184,14 @@ def test_a_full_store_is_a_clear_error(small_store: None) -> None:
     assert outplay.get(outplay.put(3)) == 3
     del kept
     assert outplay.get(outplay.put(np.ones(1_000_000))).sum() == 1_000_000
-    assert outplay.get(large.remote()).sum() == 2_000_000
+
+    def fits() -> bool:
+        try:
+            return bool(outplay.get(large.remote()).sum() == 2_000_000)
+        except outplay.ObjectStoreFullError:  # a process that gets no time gives its memory back later than asked
+            return False
+
+    until(fits)
 
 
 def test_memory_is_freed_when_nothing_holds_it(small_store: None) -> None:

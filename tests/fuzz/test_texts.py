@@ -156,7 +156,7 @@ def test_an_experiment_with_odd_values(folder: Path, tree: Any) -> None:
     make(folder / "odd.yml", tree)
 
 
-@settings(FUZZ, max_examples=200)
+@settings(FUZZ, max_examples=100)
 @given(arguments=commands())
 def test_config_values(arguments: list[str]) -> None:
     run_command(*arguments)

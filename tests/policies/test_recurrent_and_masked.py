@@ -301,7 +301,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("case", "num_workers"), [(BOTH, 0), pytest.param("counting", 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("case", "num_workers"), [(BOTH, 0), ("counting", 1)])
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(
     case: str, num_workers: int, tmp_path: Path, alone: dict[str, bytes]
 ) -> None:

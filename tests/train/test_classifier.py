@@ -64,6 +64,7 @@ def trained(folder: Path, workers: int, name: str, kills: bool = False) -> tuple
     return result, torch.load(Path(result.checkpoint.path, "state.pt"), weights_only=True)
 
 
+@pytest.mark.slow
 def test_two_workers_of_which_one_is_killed_find_the_weights_of_one_process(tmp_path: Path) -> None:
     outplay.shutdown()
     outplay.init("inline")
