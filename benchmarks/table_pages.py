@@ -24,12 +24,15 @@ used to choose settings: 2 to 4 of `halfcheetah-a2c`, 3 and 4 of `mountaincar-dq
 The batch size and clip range of `lunarlander-continuous` were chosen on seeds 10 to 12. SAC and TD3 on MuJoCo and
 BipedalWalker, and SAC on LunarLanderContinuous, have the first settings that were tried.
 
+Atari: 2.5M steps of 4 frames each. RL Zoo trained four times as long. PPO and A2C sample their actions in the
+evaluation, as in RL Zoo's. The recipes of Breakout have the first settings that were tried.
+
 SAC and TD3 learn in bfloat16 on the CPUs below (`model.precision: auto`), and in float32 on a GPU.
 
-Sources: **RL Zoo**, `benchmark.md` of Stable-Baselines3's RL Zoo (one run per figure, evaluated without exploration,
-for Gymnasium's older versions of the environments: v2 of LunarLander, v3 of MuJoCo); **SLM-Lab**, `docs/BENCHMARKS.md`
-of SLM-Lab 5 (four runs, last 100 training episodes); **Tianshou**, `examples/mujoco/README.md` (ten runs, highest
-evaluation on the way).
+Sources: **RL Zoo**, `benchmark.md` of Stable-Baselines3's RL Zoo (one run per figure, evaluated without exploration
+except on Atari, for Gymnasium's older versions of the environments: v2 of LunarLander, v3 of MuJoCo); **SLM-Lab**,
+`docs/BENCHMARKS.md` of SLM-Lab 5 (four runs, last 100 training episodes); **Tianshou**, `examples/mujoco/README.md`
+(ten runs, highest evaluation on the way).
 
 """
 
