@@ -83,6 +83,10 @@ class Minibatch:
 
         return replace(self, **{name: changed(value) for name, value in vars(self).items()})
 
+    def rows(self, rows: slice) -> Self:
+        """Some of the rows."""
+        return self.each(lambda tensor: tensor[rows])
+
 
 M = TypeVar("M", bound=Minibatch)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -44,6 +44,9 @@ from outplay.schema import Counter, FiniteNumber, validated_part
 from outplay.settings import LARGEST, Fraction, NotNegative, Positive, Processes, at, refuse_unused
 from outplay.spaces import Leaves
 from outplay.streams import stream
+
+if TYPE_CHECKING:
+    from outplay.learning.communicator import Communicator
 
 Array = np.ndarray
 N = TypeVar("N", bound=nn.Module)
@@ -290,21 +293,38 @@ class ReplayLearner(Learner[C], ABC):
 
     def _minibatches(self, updates: int) -> Iterator[tuple[Any, Array]]:
         """The minibatches of updates, and the places of their rows in the replay buffer."""
-        drawn = enumerate(distributed(self.communicator, self._draw, updates), self.updates)
-        return ((self.with_noise(self.to_device(rows), number), places) for number, (rows, places) in drawn)
+        drawn = self._from_blocks(updates) if self.communicator is None else self._own_parts(self.communicator, updates)
+        return ((self.with_noise(rows, number), places) for number, (rows, places) in enumerate(drawn, self.updates))
+
+    def _own_parts(self, communicator: Communicator, updates: int) -> Iterator[tuple[Any, Array]]:
+        """This learner's parts of the minibatches, with several learners."""
+        drawn = distributed(communicator, lambda: self.replay.draw(*self._sampling(updates)), updates)
+        return ((self.to_device(rows), places) for rows, places in drawn)
+
+    def _from_blocks(self, updates: int) -> Iterator[tuple[Any, Array]]:
+        """The minibatches: those that are read at a time are brought to the device at a time."""
+        for block, count in self.replay.blocks(*self._sampling(updates)):
+            batch, size = self.to_device(block), len(block.places) // count
+            if count == 1:
+                yield batch, block.places
+                continue
+            assert isinstance(batch, Minibatch)
+            for rows in (slice(i * size, (i + 1) * size) for i in range(count)):
+                yield batch.rows(rows), block.places[rows]
 
     def with_noise(self, batch: Any, number: int) -> Any:  # noqa: ARG002
         """The minibatch of an update with its random numbers, which depend on the number of the update only."""
         return batch
 
-    def _draw(self, updates: int) -> Iterator[Sample]:
+    def _sampling(self, updates: int) -> tuple[int, Iterator[np.random.Generator], float]:
+        """How the next minibatches are sampled: (transitions or sequences, the random stream of each, β)."""
         config = self.config
         end = float(config.prioritized_replay_beta_timesteps)
         beta = at([(0.0, config.prioritized_replay_beta), (end, 1.0)], 1.0, self.timesteps)
         rngs = (stream(config.seed, "replay", number) for number in range(self.updates, self.updates + updates))
         size = config.sgd_minibatch_size
         number = size if self.recurrence is None else max(1, size // self.recurrence.length)
-        return self.replay.draw(number, rngs, beta)
+        return number, rngs, beta
 
     def to_device(self, drawn: Sample) -> TransitionBatch | SequenceBatch:
         if isinstance(drawn, Sequences):

@@ -95,16 +95,14 @@ def _part_of_sequences(drawn: Sequences, rank: int, size: int) -> tuple[Sequence
 
 
 def distributed(
-    communicator: Communicator | None, draw: Callable[[int], Iterator[Sample]], updates: int
+    communicator: Communicator, draw: Callable[[], Iterator[Sample]], updates: int
 ) -> Iterator[tuple[Sample, Array]]:
-    """Minibatches from a replay buffer, and the places of all their rows in it.
+    """This learner's part of each minibatch from a replay buffer, and the places of all rows in it.
 
-    With several learners, the first one draws them and sends each learner its part. The others have no replay buffer.
+    The first learner draws the minibatches and sends each learner its part. The others have no replay buffer.
     """
-    if communicator is None:
-        yield from ((drawn, drawn.places) for drawn in draw(updates))
-    elif communicator.rank == 0:
-        for drawn in draw(updates):
+    if communicator.rank == 0:
+        for drawn in draw():
             for rank in range(1, communicator.size):
                 part, share = part_of(drawn, rank, communicator.size)
                 arrays, structure = to_arrays(part)

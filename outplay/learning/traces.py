@@ -171,7 +171,7 @@ class _Part:
 
 
 def _rows(minibatch: M, share: Share) -> M:
-    return minibatch if share.end - share.begin == share.total else minibatch.each(lambda tensor: tensor[share.rows])
+    return minibatch if share.end - share.begin == share.total else minibatch.rows(share.rows)
 
 
 def _joined(parts: Sequence[_Found], shares: Sequence[Share]) -> _Found:

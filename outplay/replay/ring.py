@@ -258,17 +258,25 @@ class Replay:
     # Sampling.
 
     def draw(self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0) -> Iterator[Sample]:
-        """One minibatch for each random generator. Several are read from the buffer at a time."""
+        """One minibatch for each random generator."""
+        for block, count in self.blocks(number, rngs, beta):
+            if isinstance(block, Transitions) and count > 1:
+                yield from (block.rows(slice(i * number, (i + 1) * number)) for i in range(count))
+            else:
+                yield block
+
+    def blocks(
+        self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0
+    ) -> Iterator[tuple[Sample, int]]:
+        """The minibatches of `draw`, several in one sample, and how many they are. They are read at a time."""
         if not self.reads_ahead:
             for rng in rngs:
-                yield self.sample(number, rng, beta)
+                yield self.sample(number, rng, beta), 1
             return
         left, ahead = iter(rngs), max(1, _AHEAD_BYTES // (number * self._transition_bytes))
         while chosen := list(itertools.islice(left, min(ahead, _AHEAD))):
-            drawn = self._starting(np.concatenate([rng.integers(0, len(self), number) for rng in chosen]))
-            assert isinstance(drawn, Transitions)
-            for i in range(len(chosen)):
-                yield drawn.rows(slice(i * number, (i + 1) * number))
+            drawn = np.concatenate([rng.integers(0, len(self), number) for rng in chosen])
+            yield self._starting(drawn), len(chosen)
 
     @property
     def reads_ahead(self) -> bool:

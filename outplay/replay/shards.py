@@ -120,6 +120,12 @@ class ShardedReplay:
         if asked:
             yield self._received(asked.popleft(), masses)
 
+    def blocks(
+        self, number: int, rngs: Iterable[np.random.Generator], beta: float = 1.0
+    ) -> Iterator[tuple[Sample, int]]:
+        """As those of `Replay`, with one minibatch in each."""
+        return ((drawn, 1) for drawn in self.draw(number, rngs, beta))
+
     def _ask(self, number: int, rng: np.random.Generator, beta: float, steps: int, masses: Array) -> dict[int, Ref]:
         """Request a minibatch: the number of rows from each shard is drawn by stratified sampling."""
         up_to = masses.cumsum()

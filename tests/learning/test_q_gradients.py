@@ -28,6 +28,7 @@ SETTINGS: dict[str, Any] = {
         {"double_q": False, "prioritized_replay": True},
         {"n_step": 3, "model": {"fcnet_hiddens": [24], "fcnet_activation": "tanh"}},
         {"normalize_observations": True},
+        {"model": {"fcnet_hiddens": [96, 80]}},  # wide layers call oneDNN
     ],
 )
 def test_a_step_is_that_of_autograd(settings: dict[str, Any]) -> None:
@@ -36,8 +37,7 @@ def test_a_step_is_that_of_autograd(settings: dict[str, Any]) -> None:
             trainer.train()
         own = trainer.learner
         assert own.q_network.is_written_out
-        (drawn,) = own._draw(1)
-        batch = own.to_device(drawn)
+        ((batch, _),) = own._minibatches(1)
         found = []
         for step in (own._mlp_step, own._step):
             with own.optimizer.deferred() as updates:
@@ -45,6 +45,20 @@ def test_a_step_is_that_of_autograd(settings: dict[str, Any]) -> None:
             found.append((norm, metrics["loss"], metrics["errors"], updates[0].gradient))
         for ours, theirs in zip(*found, strict=True):
             assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"prioritized_replay": True}])
+def test_minibatches_that_are_read_at_a_time_are_those_drawn_one_by_one(settings: dict[str, Any]) -> None:
+    with DQN("CartPole-v1", {**SETTINGS, **settings}) as trainer:
+        for _ in range(5):
+            trainer.train()
+        own = trainer.learner
+        at_a_time = [(batch.tensors(), places) for batch, places in own._minibatches(5)]
+        one_by_one = [(own.to_device(drawn), drawn.places) for drawn in own.replay.draw(*own._sampling(5))]
+        assert len(at_a_time) == len(one_by_one) == 5
+        for (ours, places), (batch, expected) in zip(at_a_time, one_by_one, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours, batch.tensors(), strict=True))
+            assert (places == expected).all()
 
 
 @pytest.mark.parametrize("model", [{"layer_norm": True}, {"use_bias": False}, {"fcnet_hiddens": []}])

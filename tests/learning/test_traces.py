@@ -161,8 +161,7 @@ def test_the_optimizer_keeps_its_state_while_a_step_is_traced() -> None:
             trainer.train()
         own = trainer.learner
         before = [tensor.clone() for tensor in (*own.optimizer.tensors, *own.networks.values())]
-        (drawn,) = own._draw(1)
-        batch = own.with_noise(own.to_device(drawn), own.updates)
+        ((batch, _),) = own._minibatches(1)
         traces.TracedSteps({"norm": own.critic_step}, batch, [1e-3], own.optimizer)
         after = (*own.optimizer.tensors, *own.networks.values())
         assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
