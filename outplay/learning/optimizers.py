@@ -260,12 +260,12 @@ def _fused_adam(settings: OptimizerConfig, slot: _Slot, gradient: Tensor, lr: fl
 def _clipped(gradient: Tensor, lr: float | Tensor, grad_clip: float | None) -> Tensor:
     """Clip the gradient, in place. Returns its norm before."""
     norm: Tensor = torch.linalg.vector_norm(gradient)
-    if gradient.is_cuda:  # a captured step cannot read values: there, the caller checks the norm later
+    if gradient.is_cuda or isinstance(lr, Tensor):  # a captured step cannot read values: its caller checks the norm
         if grad_clip is not None:
             gradient *= (grad_clip / norm).clamp(max=1.0)
         return norm
     value = float(norm)
-    check_norm(value, float(lr))
+    check_norm(value, lr)
     if grad_clip is not None and value > grad_clip:
         gradient *= grad_clip / norm
     return norm
