@@ -64,6 +64,8 @@ LONG = (
         "pong.md",
         "sac.md",
         "impala.md",
+        "models.md",
+        "learners.md",
         "checkpoints.md",
         "testing.md",
         "callbacks.md",

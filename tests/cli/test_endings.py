@@ -115,6 +115,7 @@ def test_an_environment_that_crashes_the_program_loses_little(tmp_path: Path) ->
         assert ours.read_bytes() == theirs.read_bytes(), name
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more(tmp_path: Path) -> None:
     """The system refuses files beyond 30 KB, as a full disk would: the second of a checkpoint's files does not fit."""
 

@@ -60,6 +60,7 @@ def test_evaluations_are_the_same_with_any_number_of_threads(monkeypatch: pytest
     assert found[0][0]["episode_len_mean"] > 50
 
 
+@pytest.mark.slow
 def test_num_workers_starts_that_many_workers(process_engine: None, caplog: pytest.LogCaptureFixture) -> None:
     """More workers than EnvGroups: there are more EnvGroups, and unless their number is given more environments."""
     small = {"train_batch_size": 24, "sgd_minibatch_size": 24, "model": {"fcnet_hiddens": [8]}}

@@ -151,6 +151,7 @@ def ended(server: DashboardServer) -> Iterator[None]:
                     os.killpg(start["pid"], signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_run_is_started_grows_and_is_stopped(browser: Browser, server: DashboardServer, results: Path) -> None:
     with ended(server), visiting(browser, server.url, expected="422") as visit:
         page = visit.page

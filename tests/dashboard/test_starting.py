@@ -112,6 +112,7 @@ def test_wrong_requests(client: httpx.Client) -> None:
         assert refusal(post(client, "/api/start", {"text": TEXT, "name": name}), 422)
 
 
+@pytest.mark.slow
 def test_a_run_survives_the_dashboard_and_has_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTPLAY_TOKEN", "secret-token")
     results = tmp_path / "results"

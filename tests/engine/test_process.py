@@ -213,6 +213,7 @@ def test_memory_is_freed_when_nothing_holds_it(small_store: None) -> None:
         assert outplay.get(outplay.get(nested)[0])[0] == number
 
 
+@pytest.mark.slow
 def test_a_view_keeps_its_memory_from_being_used_again(small_store: None) -> None:
     views = [outplay.get(outplay.put(np.full(400_000, number))) for number in range(3)]
     holder = Holder.remote()

@@ -195,6 +195,7 @@ def test_a_video_of_nested_actions(tmp_path: Path) -> None:
 # Text
 
 
+@pytest.mark.slow
 def test_text_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, process_engine: None) -> None:
     results = []
     for num_workers in (0, 2):

@@ -142,6 +142,7 @@ def engine() -> Any:
     outplay.shutdown()
 
 
+@pytest.mark.slow
 def test_workers_that_are_replaced(tmp_path: Path, engine: None) -> None:
     log = Log()
     config = {"num_workers": 2, "env_config": {"folder": str(tmp_path)}}

@@ -80,6 +80,7 @@ def test_they_are_means_over_the_window_of_episodes_and_in_every_sink(tmp_path: 
     assert "info/deep/length_mean" in rows[0]
 
 
+@pytest.mark.slow
 def test_they_reach_tensorboard_and_the_services(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="outplay[wandb] is not installed")
     pytest.importorskip("mlflow", reason="outplay[mlflow] is not installed")
