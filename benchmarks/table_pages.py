@@ -20,13 +20,15 @@ before the first iteration (`normalize_observations`) is not counted.
 
 Recipes were tuned on these environments, most of them with seeds that are reported here, and the best of a few
 settings was kept. So their means are somewhat too high, most of all those of one or two seeds. These seeds were not
-used to choose settings: 2 to 4 of `halfcheetah-a2c`, 3 and 4 of `mountaincar-dqn` and of `mountaincar-continuous-sac`.
+used to choose settings: 2 to 4 of `halfcheetah-a2c`, 3 and 4 of `mountaincar-dqn` and of `mountaincar-continuous-sac`,
+1 and 2 of `lunarlander-dqn` and of `bipedalwalker-a2c`.
 The batch size, clip range and epochs of `lunarlander-continuous` were chosen on seeds 10 to 12, and the settings of
 `lunarlander-continuous-td3` and `acrobot-qrdqn` on seed 10. SAC and TD3 on MuJoCo and BipedalWalker, and SAC on
 LunarLanderContinuous, have the first settings that were tried.
 
 Atari: 2.5M steps of 4 frames each. RL Zoo trained four times as long. PPO and A2C sample their actions in the
-evaluation, as in RL Zoo's. The recipes of Breakout have the first settings that were tried.
+evaluation, as in RL Zoo's. The recipes of Breakout have the first settings that were tried. The Atari runs shared one
+machine and its GPU, each on 5 to 8 of the 16 cores.
 
 SAC and TD3 learn in bfloat16 on the CPUs below (`model.precision: auto`), and in float32 on a GPU.
 
